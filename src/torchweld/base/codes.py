@@ -1,0 +1,136 @@
+"""Every error and refusal code, one row each: the documentation is printed from this table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A stable code, what it means, and what the reader can do today."""
+
+    code: str
+    title: str
+    fix: str
+
+
+_ROWS = (
+    # capture: W1xx
+    (
+        "W101",
+        "branch on the value of a Tensor",
+        "use torch.where, or move the branch out of the compiled function",
+    ),
+    (
+        "W102",
+        "value of a Tensor read in Python",
+        "keep the value as a Tensor, or read it outside of the compiled function",
+    ),
+    (
+        "W103",
+        "call that the capture cannot see into",
+        "call it outside of the compiled function, or mark the caller with torchweld.disable",
+    ),
+    (
+        "W104",
+        "operator that cannot run on fake tensors",
+        "call it outside of the compiled function, or register a fake kernel for it",
+    ),
+    ("W105", "output shape that depends on data", "call it outside of the compiled function"),
+    ("W106", "side effect that cannot be replayed", "move it out of the compiled function"),
+    (
+        "W107",
+        "object that the capture does not model",
+        "pass plain tensors, numbers, containers and modules",
+    ),
+    (
+        "W108",
+        "function marked with disable",
+        "remove the mark, or keep it outside of the compiled function",
+    ),
+    (
+        "W109",
+        "generator, coroutine or other frame that is not captured",
+        "call it outside of the compiled function",
+    ),
+    (
+        "W110",
+        "bytecode instruction that the capture does not know",
+        "run on a supported Python version",
+    ),
+    (
+        "W111",
+        "exception that leaves the compiled function during capture",
+        "none needed: the frame runs eagerly and raises as usual",
+    ),
+    (
+        "W112",
+        "tensor kind that is not compiled yet",
+        "use dense strided tensors on the CPU or on CUDA",
+    ),
+    ("W113", "no tensor operation in the frame", "none needed: there is nothing to compile"),
+    (
+        "W114",
+        "recompile limit reached",
+        "make the changing value a Tensor, or raise options={'recompile_limit': n}",
+    ),
+    (
+        "W115",
+        "active mode that changes what operators mean",
+        "leave torch function and dispatch modes before the compiled call",
+    ),
+    ("W116", "capture exceeds its limits", "split the function, or shorten the unrolled loop"),
+    # graph, lower, fuse, codegen: W2xx
+    ("W201", "graph cannot be made functional", "report it with the graph from TORCHWELD_DUMP"),
+    ("W202", "operator without a lowering runs in ATen", "none needed"),
+    ("W203", "dtype that generated code does not have", "none needed: the operator runs in ATen"),
+    ("W204", "size that has no bound", "none needed: the operator runs in ATen"),
+    (
+        "W205",
+        "gradients required: the graph runs through ATen under autograd",
+        "call under torch.no_grad() or torch.inference_mode() for generated kernels",
+    ),
+    ("W206", "two loop nests that were not fused", "none needed"),
+    # runtime: W3xx
+    (
+        "W301",
+        "no C++ compiler found",
+        "install g++ or clang++ (Debian: apt-get install g++), or set CXX",
+    ),
+    (
+        "W302",
+        "the C++ compiler failed on generated code",
+        "report it with the folder that TORCHWELD_DUMP writes",
+    ),
+    (
+        "W303",
+        "cache entry that is damaged or not ours",
+        "none needed: it is rebuilt; remove the folder if this repeats",
+    ),
+    (
+        "W304",
+        "cache folder that cannot be written",
+        "set TORCHWELD_CACHE_DIR to a writable folder, or to off",
+    ),
+    ("W305", "native driver not available", "reinstall torchweld with a C compiler at hand"),
+    # api: W4xx
+    ("W401", "wrong argument to torchweld.compile", "see help(torchweld.compile)"),
+    (
+        "W402",
+        "unknown backend",
+        "pass 'torchweld', 'eager', 'aot_eager', a callable, or a backend that torch.compiler.list_backends() names",
+    ),
+    (
+        "W403",
+        "graph break under fullgraph=True",
+        "remove the cause that is named above, or drop fullgraph=True",
+    ),
+    # internal: W9xx
+    (
+        "W901",
+        "internal error of torchweld",
+        "the frame ran eagerly; please report it with TORCHWELD=strict output",
+    ),
+)
+
+CODES: dict[str, Code] = {row[0]: Code(*row) for row in _ROWS}

@@ -1,0 +1,190 @@
+"""One frozen Config: the only place that reads the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+CHANNELS = (
+    "capture",
+    "graph_breaks",
+    "guards",
+    "recompiles",
+    "graph",
+    "loop",
+    "fusion",
+    "output_code",
+    "perf",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings. Each field names its variable, values and effect in its metadata."""
+
+    mode: str = field(
+        default="on",
+        metadata={
+            "env": "TORCHWELD",
+            "values": "on, off, strict",
+            "effect": "off: run everything eagerly; strict: internal errors and unsupported code raise",
+        },
+    )
+    logs: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "env": "TORCHWELD_LOGS",
+            "values": "comma-separated channels, or all",
+            "effect": "print these channels to stderr: " + ", ".join(CHANNELS),
+        },
+    )
+    dump: str = field(
+        default="",
+        metadata={
+            "env": "TORCHWELD_DUMP",
+            "values": "folder",
+            "effect": "write each stage's text form there",
+        },
+    )
+    events: str = field(
+        default="",
+        metadata={
+            "env": "TORCHWELD_EVENTS",
+            "values": "file",
+            "effect": "append one JSON line per event",
+        },
+    )
+    verify: bool = field(
+        default=False,
+        metadata={
+            "env": "TORCHWELD_VERIFY",
+            "values": "0, 1",
+            "effect": "verify the IR after each pass",
+        },
+    )
+    explain: bool = field(
+        default=False,
+        metadata={
+            "env": "TORCHWELD_EXPLAIN",
+            "values": "0, 1",
+            "effect": "after exit print graph breaks, recompiles and refusals per user line",
+        },
+    )
+    stop: str = field(
+        default="",
+        metadata={
+            "env": "TORCHWELD_STOP",
+            "values": "capture, graph, lower, fuse",
+            "effect": "compile up to this stage and run the rest through ATen",
+        },
+    )
+    skip: tuple[str, ...] = field(
+        default=(),
+        metadata={
+            "env": "TORCHWELD_SKIP",
+            "values": "comma-separated pass names",
+            "effect": "leave these passes out",
+        },
+    )
+    cache_dir: str = field(
+        default="",
+        metadata={
+            "env": "TORCHWELD_CACHE_DIR",
+            "values": "folder, off",
+            "effect": "where compiled programs live",
+        },
+    )
+    threads: int = field(
+        default=0,
+        metadata={
+            "env": "TORCHWELD_THREADS",
+            "values": "n",
+            "effect": "compile workers; 0 means one per core",
+        },
+    )
+    recompile_limit: int = field(
+        default=8,
+        metadata={
+            "env": "TORCHWELD_RECOMPILE_LIMIT",
+            "values": "n",
+            "effect": "entries of one function after which it runs eagerly",
+        },
+    )
+    driver: str = field(
+        default="native",
+        metadata={
+            "env": "TORCHWELD_DRIVER",
+            "values": "native, python",
+            "effect": "python: run launch lists with the readable reference driver",
+        },
+    )
+
+    def cache_path(self) -> Path | None:
+        """The cache folder, or None when caching is off."""
+        if self.cache_dir == "off":
+            return None
+        if self.cache_dir:
+            return Path(self.cache_dir)
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        return Path(base) / "torchweld"
+
+
+def _parse(kind: str, text: str) -> object:
+    if kind == "bool":
+        return text.strip().lower() not in ("", "0", "off", "false", "no")
+    if kind == "int":
+        return int(text)
+    if kind.startswith("tuple"):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return text.strip()
+
+
+def from_environ(environ: Mapping[str, str] | None = None) -> Config:
+    """The Config that the environment asks for.
+
+    Errors: ValueError naming the variable when a value cannot be read.
+    """
+    env = os.environ if environ is None else environ
+    given: dict[str, object] = {}
+    for f in fields(Config):
+        text = env.get(f.metadata["env"])
+        if text is None:
+            continue
+        try:
+            given[f.name] = _parse(str(f.type), text)
+        except ValueError as error:
+            raise ValueError(f"{f.metadata['env']}={text!r}: {error}") from None
+    return replace(Config(), **given)  # type: ignore[arg-type]
+
+
+_current: Config = from_environ()
+
+
+def current() -> Config:
+    """The Config in force."""
+    return _current
+
+
+@contextmanager
+def override(**changes: object) -> Iterator[Config]:
+    """Use a changed Config inside the block (tests, tools); not meant for threads."""
+    global _current
+    before = _current
+    _current = replace(before, **changes)  # type: ignore[arg-type]
+    try:
+        yield _current
+    finally:
+        _current = before
+
+
+def table() -> str:
+    """The settings as a Markdown table (docs/env.md is generated from it)."""
+    rows = ["| variable | values | effect |", "|---|---|---|"]
+    rows += [
+        f"| {m['env']} | {m['values']} | {m['effect']} |"
+        for m in (f.metadata for f in fields(Config))
+    ]
+    return "\n".join(rows)

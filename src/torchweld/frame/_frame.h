@@ -1,0 +1,158 @@
+/* What the C files of torchweld.frame say to each other.
+ *
+ * Program     a flat guard program: instructions over registers, run against flat arguments
+ * Entry       a program, plus what to call when it succeeds
+ * Dispatcher  a callable: binds its arguments, runs the first entry that matches
+ */
+#ifndef TORCHWELD_FRAME_H
+#define TORCHWELD_FRAME_H
+
+#include "_compat.h"
+
+/* --- dict versions (_watch.c) ------------------------------------------------------------ */
+
+typedef struct TwWatch TwWatch;
+
+int tw_watch_init(void);
+/* A number that no other state of any dict has; 0 if `*watch` does not follow `dict`. */
+uint64_t tw_dict_version(TwWatch *watch, PyObject *dict);
+/* Makes `*watch` follow `dict`; the version it has now, or 0 if changes cannot be noticed. */
+uint64_t tw_dict_follow(TwWatch **watch, PyObject *dict);
+void tw_dict_unfollow(TwWatch **watch);
+
+/* --- tensors (_tensor.c) ----------------------------------------------------------------- */
+
+typedef struct TwTensorSpec TwTensorSpec;
+
+TwTensorSpec *tw_tensor_spec_new(PyObject *tuple);
+void tw_tensor_spec_free(TwTensorSpec *spec);
+/* The class that the spec demands, borrowed. */
+PyTypeObject *tw_tensor_spec_type(const TwTensorSpec *spec);
+/* True if `tw_tensor_matches` may run Python code for this spec. */
+bool tw_tensor_runs_python(const TwTensorSpec *spec);
+bool tw_tensor_matches(const TwTensorSpec *spec, PyObject *tensor);
+
+PyObject *tw_torch_init(PyObject *module, PyObject *args);
+PyObject *tw_torch_fast(PyObject *module, PyObject *arg);
+PyObject *tw_tensor_codes(PyObject *module, PyObject *tensor);
+
+/* --- guard programs (_guards.c, _ops.c) --------------------------------------------------- */
+
+typedef struct {
+    Py_ssize_t first, count;    /* the instructions that are skipped while the dict is unchanged */
+    uint64_t version;           /* of the dict when they last succeeded; 0: not known */
+    uint64_t pending;           /* as `version`, until the whole run has succeeded */
+    TwWatch *watch;
+    int32_t *rechecks;          /* instructions of the block that an unchanged dict does not answer */
+    int n_rechecks;
+    int fires;                  /* changes in a row after which the block still succeeded */
+    bool armed, demoted, orders, of_instance;
+} TwBlock;
+
+typedef struct {
+    uint8_t op;
+    int32_t dst, src;
+    Py_ssize_t aux;
+    PyObject *obj;              /* strong, or NULL */
+    union {
+        TwTensorSpec *tensor;
+        TwBlock *block;
+        int32_t *regs;
+        int64_t range[2];
+        unsigned int tag;
+    } u;
+} TwInstr;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *dict, *weakrefs;
+    TwInstr *instrs;
+    Py_ssize_t n_instrs, n_regs, n_args;
+    Py_ssize_t n_writes;
+    TwBlock **blocks;
+    Py_ssize_t n_blocks;
+    PyObject **regs;            /* borrowed; those written in a block outlive the call */
+    PyObject **owned;           /* the references that the run in progress holds */
+    bool *written;              /* registers that some instruction writes */
+    bool owning;                /* some instruction may run Python code: hold what registers hold */
+    bool busy;                  /* `regs` is in use: a nested run takes a file of its own */
+    bool dead;                  /* cleared by the garbage collector */
+} TwProgram;
+
+typedef struct {
+    TwProgram *program;
+    PyObject *const *args;
+    PyObject **regs, **owned;
+    Py_ssize_t n_owned, pc;
+    bool owning, is_private, dirty;
+} TwRun;
+
+enum { TW_OK = 0, TW_FAIL = 1, TW_RESTART = 2 };
+typedef int (*TwOpFn)(TwRun *run, const TwInstr *in);
+
+enum {
+    TW_SRC = 1,         /* reads register src */
+    TW_DST = 2,         /* writes register dst */
+    TW_OBJ = 4,         /* needs obj */
+    TW_AUX_REG = 8,     /* aux is a register */
+    TW_PYTHON = 16,     /* may run Python code */
+    TW_OF_DICT = 32,    /* allowed in a block if src is the block's dict */
+    TW_OF_ITEM = 64,    /* allowed in a block if src was written in the block */
+};
+
+typedef struct {
+    const char *name;
+    TwOpFn run;
+    unsigned int needs;
+} TwOp;
+
+/* The numbers are the module's constants and `program.Op`. */
+enum {
+    TW_OP_ARG, TW_OP_CONST, TW_OP_ITEM_DICT, TW_OP_ITEM_SEQ, TW_OP_GETATTR, TW_OP_INSTANCE_DICT,
+    TW_OP_CELL, TW_OP_CLOSURE, TW_OP_TYPE_OF, TW_OP_CALL0,
+    TW_OP_IS, TW_OP_IS_NOT, TW_OP_TYPE, TW_OP_EQ, TW_OP_LEN, TW_OP_HAS_KEY, TW_OP_LACKS_KEY,
+    TW_OP_KEYS, TW_OP_SAME, TW_OP_DISTINCT, TW_OP_TENSOR, TW_OP_PREDICATE, TW_OP_INT_RANGE,
+    TW_OP_TYPE_VERSION, TW_OP_DICT_UNCHANGED, TW_OP_ALL_DISTINCT,
+    TW_N_OPS
+};
+
+extern const TwOp TW_OPS[TW_N_OPS];
+extern PyTypeObject TwProgram_Type, TwEntry_Type, TwDispatcher_Type;
+
+/* Same exact type and equal, for None/bool/int/float/str/bytes/complex and tuples of those. */
+bool tw_const_equal(PyObject *a, PyObject *b);
+bool tw_const_is_supported(PyObject *obj);
+
+/* -1: every check passed and `run` holds the registers until the release; else the failing index. */
+Py_ssize_t tw_program_run(TwProgram *p, PyObject *const *args, Py_ssize_t n_args, TwRun *run);
+void tw_program_release(TwRun *run);
+
+/* --- entries and the dispatcher (_dispatch.c) ---------------------------------------------- */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *dict, *weakrefs;
+    TwProgram *program;
+    PyObject *call, *finish;    /* NULL for None */
+    int32_t *inputs, *finish_inputs;
+    Py_ssize_t n_inputs, n_finish, result;
+    unsigned long long hits;
+} TwEntry;
+
+/* False: the guards failed. True: `*result` is the value, or NULL with an exception set. */
+bool tw_entry_try(TwEntry *e, PyObject *const *flat, Py_ssize_t n_flat, PyObject **result);
+/* As tw_entry_try, over a tuple of entries. */
+bool tw_entries_try(PyObject *entries, PyObject *const *flat, Py_ssize_t n_flat, PyObject **result);
+/* How many flat arguments code has: positional, keyword-only, *args, **kwargs. */
+Py_ssize_t tw_code_n_flat(PyCodeObject *code);
+
+/* --- the frame hook (_hook.c) --------------------------------------------------------------- */
+
+extern int tw_hook_regions;     /* threads inside a hooked region; 0 in the steady state */
+/* Compiled code and the compiler itself are never hooked: returns what to restore. */
+int tw_hook_suspend(void);
+void tw_hook_resume(int depth);
+int tw_hook_init(PyObject *module);
+extern PyMethodDef tw_hook_methods[];
+
+#endif

@@ -1,0 +1,32 @@
+"""FX conventions between capture, graph and lower."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.fx import Graph, Node
+
+VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node produces
+LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
+ORIGIN = "origin"  # node.meta[ORIGIN]: name of the captured node it came from
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPair:
+    """A functional ATen graph, and how its outputs map back to the captured graph's.
+
+    forward: placeholders in the captured graph's input order; call_function nodes are OpOverloads
+        without mutation and without aliasing outputs other than views; output node is the tuple
+        (*updated inputs, *outputs).
+    mutated: input positions whose new values come first among the outputs, in this order: the
+        value must be copied into that input.
+    aliases: for each real output, the input position that it is an alias of (same object or view),
+        or None. An aliasing output's node is a chain of views of the (updated) input.
+    backward, saved: for the training work; None and () for inference.
+    """
+
+    forward: Graph
+    mutated: tuple[int, ...]
+    aliases: tuple[int | None, ...]
+    backward: Graph | None = None
+    saved: tuple[Node, ...] = ()
