@@ -15,15 +15,15 @@
 #endif
 
 /* localsplus and the dict's key kind have no public accessor in any version. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 #define Py_BUILD_CORE
-#if PY_VERSION_HEX >= 0x030C0000
 #undef _PyGC_FINALIZED
-#endif
 #include <internal/pycore_code.h>
 #include <internal/pycore_dict.h>
 #include <internal/pycore_frame.h>
-#include <internal/pycore_object.h>
 #undef Py_BUILD_CORE
+#pragma GCC diagnostic pop
 
 #if PY_VERSION_HEX >= 0x030C0000
 #define TW_HAS_WATCHERS 1
@@ -66,18 +66,14 @@ tw_dict_has_inline_values(PyObject *dict)
     return ((PyDictObject *)dict)->ma_values != NULL;
 }
 
-/* The `__dict__` that a managed object already has, or NULL while it is not made. */
+/* The `__dict__` that a managed object already has, or NULL while it is not made. The word before
+   the GC header holds it; 3.12 keeps inline values in the same word, marked by its lowest bit. */
 static inline PyObject *
 tw_managed_dict_peek(PyObject *obj)
 {
-#if PY_VERSION_HEX >= 0x030D0000
-    return (PyObject *)_PyObject_GetManagedDict(obj);
-#elif PY_VERSION_HEX >= 0x030C0000
-    PyDictOrValues dorv = *_PyObject_DictOrValuesPointer(obj);
-    return _PyDictOrValues_IsValues(dorv) ? NULL : _PyDictOrValues_GetDict(dorv);
-#else
-    return *_PyObject_ManagedDictPointer(obj);
-#endif
+    PyObject *word = ((PyObject **)obj)[-3];
+
+    return (uintptr_t)word & 1 ? NULL : word;
 }
 
 /* The dict of a class (not its proxy), borrowed. */
@@ -113,6 +109,24 @@ tw_type_tag_assign(PyTypeObject *type, PyObject *name)
     (void)_PyType_Lookup(type, name);
 #endif
     return type->tp_version_tag;
+}
+
+/* --- weak references ----------------------------------------------------------------------- */
+
+/* What it refers to, as a new reference; NULL without an exception once that is gone. */
+static inline PyObject *
+tw_weakref_get(PyObject *ref)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *obj = NULL;
+
+    (void)PyWeakref_GetRef(ref, &obj);
+    return obj;
+#else
+    PyObject *obj = PyWeakref_GetObject(ref);
+
+    return obj == Py_None ? NULL : Py_NewRef(obj);
+#endif
 }
 
 /* --- code extras ------------------------------------------------------------------------- */
@@ -183,21 +197,18 @@ tw_frame_is_fresh(_PyInterpreterFrame *frame)
 #endif
 }
 
+/* A tracer, a profiler, or one of them at work right now. */
 static inline bool
 tw_is_tracing(PyThreadState *tstate)
 {
-#if PY_VERSION_HEX >= 0x030C0000
-    return tstate->c_tracefunc != NULL || tstate->tracing;
-#else
-    return tstate->c_tracefunc != NULL || tstate->tracing || tstate->c_profilefunc != NULL;
-#endif
+    return tstate->c_tracefunc != NULL || tstate->c_profilefunc != NULL || tstate->tracing;
 }
 
 /* From 3.12 on the evaluator ends every frame; up to 3.11 the caller of the hook does. */
 #define TW_EVALUATOR_ENDS_FRAMES TW_HAS_WATCHERS
 
 /* Turns a frame that has not started into one that returns `value` (stolen) at once: `stub` is code
-   without locals whose last instruction is RETURN_VALUE. CPython then ends the frame as any other. */
+   without locals whose last instruction is RETURN_VALUE. CPython then ends it as any other. */
 static inline void
 tw_frame_make_return(_PyInterpreterFrame *frame, PyCodeObject *stub, PyObject *value)
 {

@@ -36,14 +36,14 @@ PyObject *tw_torch_init(PyObject *module, PyObject *args);
 PyObject *tw_torch_fast(PyObject *module, PyObject *arg);
 PyObject *tw_tensor_codes(PyObject *module, PyObject *tensor);
 
-/* --- guard programs (_guards.c, _ops.c) --------------------------------------------------- */
+/* --- guard programs (_guards.c, _verify.c, _ops.c) ---------------------------------------- */
 
 typedef struct {
     Py_ssize_t first, count;    /* the instructions that are skipped while the dict is unchanged */
     uint64_t version;           /* of the dict when they last succeeded; 0: not known */
     uint64_t pending;           /* as `version`, until the whole run has succeeded */
     TwWatch *watch;
-    int32_t *rechecks;          /* instructions of the block that an unchanged dict does not answer */
+    int32_t *rechecks;          /* instructions that an unchanged dict does not answer */
     int n_rechecks;
     int fires;                  /* changes in a row after which the block still succeeded */
     bool armed, demoted, orders, of_instance;
@@ -123,7 +123,9 @@ extern PyTypeObject TwProgram_Type, TwEntry_Type, TwDispatcher_Type;
 bool tw_const_equal(PyObject *a, PyObject *b);
 bool tw_const_is_supported(PyObject *obj);
 
-/* -1: every check passed and `run` holds the registers until the release; else the failing index. */
+/* Fills the program with a tuple of instruction tuples; -1 with an exception if one is refused. */
+int tw_program_fill(TwProgram *p, PyObject *items);
+/* -1: every check passed and `run` holds the registers until the release; else what failed. */
 Py_ssize_t tw_program_run(TwProgram *p, PyObject *const *args, Py_ssize_t n_args, TwRun *run);
 void tw_program_release(TwRun *run);
 
@@ -141,10 +143,36 @@ typedef struct {
 
 /* False: the guards failed. True: `*result` is the value, or NULL with an exception set. */
 bool tw_entry_try(TwEntry *e, PyObject *const *flat, Py_ssize_t n_flat, PyObject **result);
-/* As tw_entry_try, over a tuple of entries. */
+/* As tw_entry_try, over a tuple of entries and of weak references to entries. */
 bool tw_entries_try(PyObject *entries, PyObject *const *flat, Py_ssize_t n_flat, PyObject **result);
 /* How many flat arguments code has: positional, keyword-only, *args, **kwargs. */
 Py_ssize_t tw_code_n_flat(PyCodeObject *code);
+
+/* --- what is known of code (_records.c) ------------------------------------------------------ */
+
+typedef struct TwRecord {
+    struct TwRecord *next, **back;
+    PyObject *entries;          /* a tuple of entries and of weak references to entries */
+    bool settled;               /* that nothing matches is no longer reported */
+} TwRecord;
+
+#define TW_SKIP ((TwRecord *)1)
+
+int tw_records_init(void);
+/* NULL: unknown; TW_SKIP; or a record that lasts until the next call that runs Python code. */
+TwRecord *tw_record_get(PyCodeObject *code);
+int tw_record_skip(PyCodeObject *code);
+/* Takes over `entries`. */
+int tw_record_set(PyCodeObject *code, PyObject *entries);
+/* A tuple of entries, or NULL with an exception. `answer` is consumed. */
+PyObject *tw_entries_of(PyObject *answer);
+bool tw_any_alive(PyObject *entries);
+
+PyObject *tw_set_skip(PyObject *module, PyObject *code);
+PyObject *tw_attach(PyObject *module, PyObject *args);
+PyObject *tw_detach(PyObject *module, PyObject *code);
+PyObject *tw_detach_all(PyObject *module, PyObject *unused);
+PyObject *tw_code_state(PyObject *module, PyObject *code);
 
 /* --- the frame hook (_hook.c) --------------------------------------------------------------- */
 

@@ -322,7 +322,7 @@ plain_keys_are(PyObject *dict, PyObject *keys)
     return true;
 }
 
-/* An OrderedDict keeps an order of its own, which move_to_end changes and the dict does not show. */
+/* An OrderedDict has an order of its own, which move_to_end changes and the dict does not show. */
 static bool
 ordered_keys_are(PyObject *dict, PyObject *keys)
 {

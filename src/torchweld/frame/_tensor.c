@@ -1,6 +1,6 @@
-/* Reads the metadata of a tensor without torch's headers. Fast: libtorch's C shim, on the at::Tensor
-   inside the Python object. Slow: Python attributes. The fast reader is used only after both have
-   agreed on every sample tensor given to `torch_init`. */
+/* Reads the metadata of a tensor without torch's headers. Fast: libtorch's C shim, on the
+   at::Tensor inside the Python object. Slow: Python attributes. The fast reader is used only after
+   both have agreed on every sample tensor given to `torch_init`. */
 #include "_frame.h"
 
 #include <dlfcn.h>
@@ -129,7 +129,8 @@ read_device(PyObject *tensor, Meta *m)
         return false;
     }
     index = PyObject_GetAttrString(device, "index");
-    if (index != NULL && number_of(DEVICE, PyObject_GetAttrString(device, "type"), &m->device_type)) {
+    if (index != NULL
+        && number_of(DEVICE, PyObject_GetAttrString(device, "type"), &m->device_type)) {
         m->device_index = index == Py_None ? -1 : (int32_t)PyLong_AsLong(index);
         ok = !PyErr_Occurred();
     }
@@ -157,10 +158,33 @@ read_ints(PyObject *tuple, int64_t *out)
     return n;
 }
 
+/* Only strided tensors have strides: `stride()` of a sparse one answers zeros. */
+static bool
+read_strides(PyObject *tensor, Meta *m)
+{
+    PyObject *layout = PyObject_GetAttrString(tensor, "layout");
+    PyObject *name = layout == NULL ? NULL : PyObject_Str(layout), *stride;
+
+    m->strides = NULL;
+    Py_XDECREF(layout);
+    if (name == NULL) {
+        return false;
+    }
+    if (PyUnicode_CompareWithASCIIString(name, "torch.strided") == 0) {
+        stride = PyObject_CallMethod(tensor, "stride", NULL);
+        if (read_ints(stride, m->buffer + MAX_DIMS) == m->ndim) {
+            m->strides = m->buffer + MAX_DIMS;
+        }
+        Py_XDECREF(stride);
+    }
+    Py_DECREF(name);
+    return !PyErr_Occurred();
+}
+
 static bool
 read_slow(PyObject *tensor, Meta *m, bool with_grad)
 {
-    PyObject *shape, *stride, *grad;
+    PyObject *shape, *grad;
 
     if (!number_of(DTYPE, PyObject_GetAttrString(tensor, "dtype"), &m->dtype)
         || !number_of(LAYOUT, PyObject_GetAttrString(tensor, "layout"), &m->layout)
@@ -171,13 +195,9 @@ read_slow(PyObject *tensor, Meta *m, bool with_grad)
     m->ndim = read_ints(shape, m->buffer);
     m->sizes = m->buffer;
     Py_XDECREF(shape);
-    if (m->ndim < 0) {
+    if (m->ndim < 0 || !read_strides(tensor, m)) {
         return false;
     }
-    stride = PyObject_CallMethod(tensor, "stride", NULL);   /* raises if it has none */
-    m->strides = read_ints(stride, m->buffer + MAX_DIMS) == m->ndim ? m->buffer + MAX_DIMS : NULL;
-    Py_XDECREF(stride);
-    PyErr_Clear();
     if (!with_grad) {
         return true;
     }
@@ -367,7 +387,8 @@ tw_tensor_codes(PyObject *module, PyObject *tensor)
         return NULL;
     }
     return Py_BuildValue("(OiiiiNNN)", (PyObject *)Py_TYPE(tensor), m.dtype, m.device_type,
-                         m.device_index, m.layout, PyBool_FromLong(m.requires_grad), sizes, strides);
+                         m.device_index, m.layout, PyBool_FromLong(m.requires_grad), sizes,
+                         strides);
 }
 
 /* --- finding the shim --------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* Dict versions: CPython 3.11 numbers every state of every dict itself; from 3.12 on one dict watcher
-   keeps such numbers for the dicts that some guard follows, in a hash table by address. */
+/* Dict versions: CPython 3.11 numbers every state of every dict itself; from 3.12 on one dict
+   watcher keeps such numbers for the dicts that some guard follows, in a hash table by address. */
 #include "_frame.h"
 
 #if TW_HAS_WATCHERS

@@ -9,7 +9,7 @@ from itertools import islice
 from types import CodeType
 
 from torchweld.frame.instr import TERMINAL, Code, Instr, Protected
-from torchweld.frame.translate import Malformed, RawCode, Record, Translator
+from torchweld.frame.translate import Malformed, RawCode, Record, State, Translator, lowest
 from torchweld.frame.versions import EXTENDED_ARG, OPNAMES, TABLE
 
 _CACHE_LIMIT = 4096
@@ -112,23 +112,23 @@ class _Walk:
             size = len(out)
             t.index, t.offset, t.after = index, offsets[index], starts[index + 1]
             try:
-                self._reach(index)
+                now = self._reach(index)
                 if visited[index]:
                     return
                 visited[index] = 1
-                if cover[index] >= 0 and self.depths[cover[index]] is None:
-                    self._enter(cover[index])
                 TABLE[ops[index]](t, args[index])
+                if cover[index] >= 0 and out and out[-1][2] == t.offset:
+                    self._enter(cover[index], now)
             except (Malformed, LookupError):
                 del out[size:]
                 out.append(("UNKNOWN", t.opnames[index], t.offset, -1))
                 return
-            if len(out) > size and out[-1][0] in TERMINAL:
+            if out and out[-1][0] in TERMINAL:
                 return
         out.append(("UNKNOWN", "end of code", starts[-1], -1))
 
-    def _reach(self, index: int) -> None:
-        """Every way into an instruction brings the same stack."""
+    def _reach(self, index: int) -> State:
+        """The stack here, which every way into the instruction brings alike."""
         t = self.t
         state = (t.depth, t.nulls)
         known = t.states[index]
@@ -136,13 +136,16 @@ class _Walk:
             t.states[index] = state
         elif known != state:
             raise Malformed
+        return state
 
-    def _enter(self, row: int) -> None:
-        """An instruction of this row of the exception table can be reached, so its target can."""
+    def _enter(self, row: int, state: State) -> None:
+        """An instruction of this row of the exception table is there, so its target can be."""
+        if self.depths[row] is not None:
+            return
         _, _, target, raw_depth, lasti = self.table[row]
-        depth, nulls = self.t.prefix(raw_depth)
-        self.depths[row] = depth
+        depth, nulls = lowest(state, raw_depth)
         self.t.flow(target, depth + lasti + 1, nulls)
+        self.depths[row] = depth
 
     def protected(self, offsets: list[int]) -> Iterator[Protected]:
         """The exception table over instruction indices; neighbours that agree are one range."""

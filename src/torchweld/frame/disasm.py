@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import CodeType
 
 from torchweld.frame.instr import Code, Instr
 
@@ -61,18 +60,6 @@ def _labels(code: Code) -> dict[int, str]:
 
 
 def _body(instr: Instr, labels: dict[int, str]) -> str:
-    parts = []
-    if instr.arg is not None or instr.op == "LOAD_CONST":
-        parts.append(_argument(instr.arg))
-    if instr.target is not None:
-        parts.append(f"-> {labels[instr.target]}")
-    return f"{instr.op:<22} {' '.join(parts)}".rstrip()
-
-
-def _argument(arg: object) -> str:
-    """Without addresses and in a fixed order, so that two runs give the same text."""
-    if isinstance(arg, CodeType):
-        return f"<code {arg.co_qualname}>"
-    if isinstance(arg, frozenset):
-        return f"{{{', '.join(sorted(map(repr, arg)))}}}"
-    return arg if isinstance(arg, str) and arg.isidentifier() else repr(arg)
+    op, _, argument = instr.text().partition(" ")
+    target = "" if instr.target is None else f"-> {labels[instr.target]}"
+    return f"{op:<22} {argument}{target}".rstrip()

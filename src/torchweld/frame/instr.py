@@ -32,7 +32,9 @@ class Instr:
 
     def text(self) -> str:
         """The op and its argument, without position and target."""
-        return self.op if self.arg is None and self.op != "LOAD_CONST" else f"{self.op} {self.arg}"
+        if self.arg is None and self.op != "LOAD_CONST":
+            return self.op
+        return f"{self.op} {_argument(self.arg)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,15 @@ class Code:
             if row.start <= index < row.end:
                 return row
         return None
+
+
+def _argument(arg: object) -> str:
+    """Without addresses and in a fixed order, so that two runs give the same text."""
+    if isinstance(arg, CodeType):
+        return f"<code {arg.co_qualname}>"
+    if isinstance(arg, frozenset):
+        return f"{{{', '.join(sorted(map(repr, arg)))}}}"
+    return arg if isinstance(arg, str) and arg.isidentifier() else repr(arg)
 
 
 def _count_to_one(n: int) -> Effect:

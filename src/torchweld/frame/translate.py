@@ -130,13 +130,6 @@ class Translator:
             raise Malformed
         return depth - at
 
-    def prefix(self, raw: int) -> State:
-        """The lowest `raw` slots of the stack."""
-        if raw > self.depth + len(self.nulls):
-            raise Malformed
-        nulls = tuple(at for below, at in enumerate(self.nulls) if at + below < raw)
-        return raw - len(nulls), nulls
-
     def absorb(self, op: str) -> Any:
         """Take back the instruction just written, which has to be this one: its argument."""
         if not self.out or self.out[-1][0] != op or self.out[-1][2] != self.offsets[self.index - 1]:
@@ -156,6 +149,15 @@ class Translator:
     def next_name(self) -> str:
         following = self.index + 1
         return self.opnames[following] if following < len(self.opnames) else ""
+
+
+def lowest(state: State, raw: int) -> State:
+    """The lowest `raw` slots of a stack."""
+    depth, nulls = state
+    if raw > depth + len(nulls):
+        raise Malformed
+    kept = tuple(at for below, at in enumerate(nulls) if at + below < raw)
+    return raw - len(kept), kept
 
 
 class RawCode:

@@ -7,7 +7,8 @@ nearly always the same object. Python's operators build; nothing here evaluates 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from math import gcd
 from typing import ClassVar
 
@@ -20,14 +21,25 @@ class Expr(Interned):
     """An integer expression. `lo` and `hi` are proven inclusive bounds, None if unknown."""
 
     __slots__ = ("_text", "hi", "lo")
-    _text: str
+    _text: str | None
     lo: int | None
     hi: int | None
+    # identity, without a Python frame per dictionary lookup
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def text(self) -> str:
+        """How it is written; made on first use."""
+        if self._text is None:
+            object.__setattr__(self, "_text", self._write())
+            assert self._text is not None
         return self._text
 
-    __repr__ = text
+    def _write(self) -> str:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.text()
 
     def __add__(self, other: Expr | int) -> Expr:
         return _add(self, as_expr(other), 1)
@@ -102,7 +114,10 @@ class Ind(Expr):
     smax: int
 
     def _derive(self) -> None:
-        _set(self, f"<{self.scalar.text()}>", self.smin, self.smax)  # type: ignore[attr-defined]
+        _set(self, None, self.smin, self.smax)
+
+    def _write(self) -> str:
+        return f"<{self.scalar.text()}>"  # type: ignore[attr-defined]
 
 
 class FloorDiv(Expr):
@@ -114,11 +129,17 @@ class FloorDiv(Expr):
     den: Expr
 
     def _derive(self) -> None:
+        n, d = self.num, self.den
         lo = hi = None
-        if isinstance(self.den, Int):
-            lo = None if self.num.lo is None else self.num.lo // self.den.n
-            hi = None if self.num.hi is None else self.num.hi // self.den.n
-        _set(self, f"({self.num.text()})//{_paren(self.den)}", lo, hi)
+        if d.lo is not None and d.lo > 0:
+            if n.lo is not None:
+                lo = n.lo // d.lo if n.lo < 0 else 0 if d.hi is None else n.lo // d.hi
+            if n.hi is not None:
+                hi = n.hi // d.lo if n.hi >= 0 else -1 if d.hi is None else n.hi // d.hi
+        _set(self, None, lo, hi)
+
+    def _write(self) -> str:
+        return f"{_paren(self.num)}//{_paren(self.den)}"
 
 
 class Mod(Expr):
@@ -131,7 +152,12 @@ class Mod(Expr):
 
     def _derive(self) -> None:
         hi = None if self.den.hi is None else self.den.hi - 1
-        _set(self, f"({self.num.text()})%{_paren(self.den)}", 0, hi)
+        if self.num.lo is not None and self.num.lo >= 0 and self.num.hi is not None:
+            hi = self.num.hi if hi is None else min(hi, self.num.hi)
+        _set(self, None, 0, hi)
+
+    def _write(self) -> str:
+        return f"{_paren(self.num)}%{_paren(self.den)}"
 
 
 class Poly(Expr):
@@ -142,53 +168,72 @@ class Poly(Expr):
     terms: tuple[tuple[int, Monomial], ...]
 
     def _derive(self) -> None:
-        lo: int | None = 0
-        hi: int | None = 0
-        for coef, factors in self.terms:
-            a, b = _bounds_of_term(coef, factors)
-            lo = None if lo is None or a is None else lo + a
-            hi = None if hi is None or b is None else hi + b
-        _set(self, _poly_text(self.terms), lo, hi)
+        _set(self, None, *_range(self.terms))
+
+    def _write(self) -> str:
+        return _poly_text(self.terms)
 
 
-def _set(e: Expr, text: str, lo: int | None, hi: int | None) -> None:
+def _set(e: Expr, text: str | None, lo: int | None, hi: int | None) -> None:
     object.__setattr__(e, "_text", text)
     object.__setattr__(e, "lo", lo)
     object.__setattr__(e, "hi", hi)
 
 
 def _paren(e: Expr) -> str:
-    return e.text() if isinstance(e, Int | Sym) else f"({e.text()})"
+    return e.text() if isinstance(e, Int | Sym | Ind) else f"({e.text()})"
 
 
 def _poly_text(terms: tuple[tuple[int, Monomial], ...]) -> str:
-    parts = []
+    """A term with a plus comes first if there is one: `3 - i`, not `-i + 3`."""
+    out = ""
+    first = next((t for t in terms if t[0] > 0), terms[0])
+    for coef, factors in (first, *(t for t in terms if t is not first)):
+        size = abs(coef)
+        alone = size == 1 and len(factors) == 1 and (coef > 0 or out != "")
+        body = [f.text() if alone else _paren(f) for f in factors]
+        if size != 1 or not factors:
+            body.insert(0, str(size))
+        sign = ("-" if coef < 0 else "") if not out else (" - " if coef < 0 else " + ")
+        out += sign + "*".join(body)
+    return out
+
+
+def _range(terms: Iterable[tuple[int, Monomial]]) -> tuple[int | None, int | None]:
+    """Proven bounds of a sum of terms."""
+    lo: int | None = 0
+    hi: int | None = 0
     for coef, factors in terms:
-        body = "*".join(f.text() for f in factors)
-        if not factors:
-            parts.append(str(coef))
-        elif coef == 1:
-            parts.append(body)
-        else:
-            parts.append(f"{coef}*{body}")
-    return " + ".join(parts).replace("+ -", "- ")
-
-
-def _bounds_of_term(coef: int, factors: Monomial) -> tuple[int | None, int | None]:
-    lo: int | None = coef
-    hi: int | None = coef
-    for f in factors:
-        if lo is None or hi is None or f.lo is None:
-            return None, None
-        if f.hi is None:
-            # an unbounded non-negative factor keeps only the sign that is known
-            lo, hi = (0, None) if lo >= 0 and f.lo >= 0 else (None, None)
-            if lo is None:
-                return None, None
-            continue
-        ends = (lo * f.lo, lo * f.hi, hi * f.lo, hi * f.hi)
-        lo, hi = min(ends), max(ends)
+        a, b = _range_of_term(coef, factors)
+        lo = None if lo is None or a is None else lo + a
+        hi = None if hi is None or b is None else hi + b
     return lo, hi
+
+
+def _range_of_term(coef: int, factors: Monomial) -> tuple[int | None, int | None]:
+    if len(factors) == 1:
+        f = factors[0]
+        a = None if f.lo is None else coef * f.lo
+        b = None if f.hi is None else coef * f.hi
+        return (a, b) if coef > 0 else (b, a)
+    if all(f.lo is not None and f.hi is not None for f in factors):
+        lo = hi = coef
+        for f in factors:
+            ends = (lo * (f.lo or 0), lo * (f.hi or 0), hi * (f.lo or 0), hi * (f.hi or 0))
+            lo, hi = min(ends), max(ends)
+        return lo, hi
+    if any(f.lo is None or f.lo < 0 for f in factors):
+        return None, None
+    least = coef  # all factors are non-negative, and one at least has no upper bound
+    for f in factors:
+        least *= f.lo or 0
+    return (least, None) if coef > 0 else (None, least)
+
+
+@lru_cache(maxsize=4096)
+def _int(n: int) -> Int:
+    """Constants are made all the time: keep recent ones alive."""
+    return Int.make(n)
 
 
 ZERO: Expr = Int.make(0)
@@ -196,7 +241,7 @@ ONE: Expr = Int.make(1)
 
 
 def as_expr(x: Expr | int) -> Expr:
-    return x if isinstance(x, Expr) else Int.make(int(x))
+    return x if isinstance(x, Expr) else _int(int(x))
 
 
 def index_symbol(name: str, size: Expr) -> Sym:
@@ -218,30 +263,74 @@ def terms_of(e: Expr) -> dict[Monomial, int]:
 def from_terms(terms: Mapping[Monomial, int]) -> Expr:
     """The canonical Expr of a polynomial."""
     kept = {m: c for m, c in terms.items() if c}
-    if len(kept) > 1:
-        kept = _join_div_mod(kept)
+    if len(kept) > 1 and _split_terms(kept):
+        kept = _join(kept)
     if not kept:
         return ZERO
     if len(kept) == 1:
         ((factors, coef),) = kept.items()
         if not factors:
-            return Int.make(coef)
+            return _int(coef)
         if coef == 1 and len(factors) == 1:
             return factors[0]
-    ordered = sorted(kept.items(), key=lambda mc: (not mc[0], [f.text() for f in mc[0]]))
-    return Poly.make(tuple((c, m) for m, c in ordered))
+        return Poly.make(((coef, factors),))
+    return Poly.make(tuple((kept[m], m) for m in sorted(kept, key=_order)))
 
 
-def _join_div_mod(terms: dict[Monomial, int]) -> dict[Monomial, int]:
-    """b*(x//b) + x%b is x, for every common multiple."""
+def _order(m: Monomial) -> str:
+    """Sort key of a term: by text, the constant last."""
+    if len(m) == 1:
+        return m[0].text()
+    return "*".join(f.text() for f in m) if m else "\x7f"
+
+
+def _split_terms(terms: Iterable[Monomial]) -> int:
+    """How many terms are a quotient or a remainder."""
+    n = 0
+    for m in terms:
+        if len(m) == 1 and m[0].__class__ in _SPLIT:
+            n += 1
+    return n
+
+
+_SPLIT = frozenset({FloorDiv, Mod})
+
+
+def _join(terms: dict[Monomial, int]) -> dict[Monomial, int]:
+    """Put quotients and remainders of one number together, while that makes the sum simpler.
+
+    b*(x//b) + x%b -> x            k*b*(x//b) - k*x -> -k*(x%b)
+    b*((x//b)%k) + x%b -> x%(b*k)
+    """
+    size = (_split_terms(terms), len(terms))
     for m, c in terms.items():
-        if len(m) == 1 and isinstance(m[0], Mod) and isinstance(m[0].den, Int):
-            x, b = m[0].num, m[0].den.n
-            quotient = terms_of(_floordiv(x, Int.make(b)))
-            if quotient and all(terms.get(k, 0) == v * c * b for k, v in quotient.items()):
-                rest = {k: v for k, v in terms.items() if k != m and k not in quotient}
-                return terms_of(from_terms(_sum(rest, terms_of(x), c)))
+        for better in _joined(terms, m, c):
+            found = {m: c for m, c in better.items() if c}
+            if (_split_terms(found), len(found)) < size:
+                return _join(found)
     return terms
+
+
+def _joined(terms: dict[Monomial, int], m: Monomial, c: int) -> Iterator[dict[Monomial, int]]:
+    """Other ways to write the sum, each by an identity on the term `m`."""
+    if len(m) != 1 or not isinstance(m[0], FloorDiv | Mod) or not isinstance(m[0].den, Int):
+        return
+    x, b = m[0].num, m[0].den
+    rest = {k: v for k, v in terms.items() if k != m}
+    if isinstance(m[0], FloorDiv):
+        if c % b.n == 0 and any(k in rest for k in terms_of(x)):
+            k = c // b.n  # c*(x//b) = k*x - k*(x%b)
+            yield _sum(_sum(rest, terms_of(x), k), terms_of(_mod(x, b)), -k)
+        return
+    quotient = _floordiv(x, b)
+    if any(k in rest for k in terms_of(quotient)):
+        yield _sum(_sum(rest, terms_of(x), c), terms_of(quotient), -c * b.n)
+    for other, v in rest.items():
+        if v == c * b.n and len(other) == 1 and isinstance(other[0], Mod):
+            outer = other[0].den
+            if isinstance(outer, Int) and _mod(quotient, outer) is other[0]:
+                whole = _mod(x, _int(b.n * outer.n))
+                yield _sum({j: u for j, u in rest.items() if j != other}, terms_of(whole), c)
 
 
 def _sum(a: Mapping[Monomial, int], b: Mapping[Monomial, int], scale: int) -> dict[Monomial, int]:
@@ -252,77 +341,172 @@ def _sum(a: Mapping[Monomial, int], b: Mapping[Monomial, int], scale: int) -> di
 
 
 def _add(a: Expr, b: Expr, scale: int) -> Expr:
-    if isinstance(a, Int) and isinstance(b, Int):
-        return Int.make(a.n + scale * b.n)
+    if isinstance(b, Int):
+        if b.n == 0:
+            return a
+        if isinstance(a, Int):
+            return _int(a.n + scale * b.n)
+    elif a is ZERO and scale == 1:
+        return b
     return from_terms(_sum(terms_of(a), terms_of(b), scale))
 
 
 def _mul(a: Expr, b: Expr) -> Expr:
-    if isinstance(a, Int) and isinstance(b, Int):
-        return Int.make(a.n * b.n)
+    if isinstance(a, Int):
+        a, b = b, a
+    if isinstance(b, Int):
+        return _scale(a, b.n)
     out: dict[Monomial, int] = {}
     for ma, ca in terms_of(a).items():
         for mb, cb in terms_of(b).items():
-            m = tuple(sorted((*ma, *mb), key=lambda e: e.text()))
+            m = tuple(sorted((*ma, *mb), key=Expr.text))
             out[m] = out.get(m, 0) + ca * cb
     return from_terms(out)
+
+
+def _scale(a: Expr, n: int) -> Expr:
+    if n == 1:
+        return a
+    if n == 0:
+        return ZERO
+    if isinstance(a, Int):
+        return _int(a.n * n)
+    if isinstance(a, Poly):
+        scaled = tuple((c * n, m) for c, m in a.terms)
+        return (
+            scaled[0][1][0]
+            if scaled[0][0] == 1 and len(scaled) == len(scaled[0][1]) == 1
+            else Poly.make(scaled)
+        )
+    return Poly.make(((n, (a,)),))
+
+
+def _residue(c: int, b: int) -> int:
+    """A representative of c modulo b with the sign of c where that is the smaller one."""
+    r = c % b
+    return r - b if c < 0 and r > b // 2 else r
+
+
+def _one_quotient(terms: Mapping[Monomial, int], b: int) -> int | None:
+    """The value of sum // b if the bounds show that there is only one."""
+    lo = hi = 0
+    for m, c in terms.items():
+        if not m:
+            lo += c
+            hi += c
+            continue
+        least, most = _range_of_term(c, m)
+        if least is None or most is None:
+            return None
+        lo += least
+        hi += most
+    return lo // b if lo // b == hi // b else None
+
+
+def _split(terms: Mapping[Monomial, int], b: int) -> tuple[int, Expr, Expr] | None:
+    """(g, x, r) with sum = g*x + r, 0 <= r < g and g a divisor of b, if there is such a g."""
+    tried = {gcd(c, b) for m, c in terms.items() if m} - {1, b}
+    for g in sorted(tried, reverse=True):
+        rest = {m: c % g if not m else c for m, c in terms.items() if c % g}
+        k = _one_quotient(rest, g)
+        if k is not None:
+            big = {m: (c - rest[m] if not m and m in rest else c) // g
+                   for m, c in terms.items() if m not in rest or not m}  # fmt: skip
+            big[()] = big.get((), 0) + k
+            rest[()] = rest.get((), 0) - k * g
+            return g, from_terms(big), from_terms(rest)
+    return None
 
 
 def _floordiv(a: Expr, b: Expr) -> Expr:
     if b is ONE or a is ZERO:
         return a
     if not isinstance(b, Int):
-        return ONE if a is b else FloorDiv.make(a, b)
-    if b.n <= 0:
-        raise ValueError(f"division of {a.text()} by {b.n}")
+        return _symbolic_div(a, b)[0]
+    n = b.n
+    if n <= 0:
+        raise ValueError(f"division of {a.text()} by {n}")
     if isinstance(a, Int):
-        return Int.make(a.n // b.n)
-    terms = terms_of(a)
-    exact = {m: c // b.n for m, c in terms.items() if c % b.n == 0}
-    rest = from_terms({m: c for m, c in terms.items() if c % b.n})
-    if rest.lo is not None and rest.hi is not None and rest.lo // b.n == rest.hi // b.n:
-        return from_terms(_sum(exact, terms_of(Int.make(rest.lo // b.n)), 1))
-    return from_terms(_sum(exact, terms_of(_div_atom(rest, b.n)), 1))
+        return _int(a.n // n)
+    exact: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for m, c in terms_of(a).items():
+        r = _residue(c, n) if m else c % n
+        if r:
+            rest[m] = r
+        if c != r:
+            exact[m] = (c - r) // n
+    k = _one_quotient(rest, n)
+    if k is not None:
+        exact[()] = exact.get((), 0) + k
+        return from_terms(exact)
+    q = _quotient(rest, n)
+    return from_terms(_sum(exact, terms_of(q), 1)) if exact else q
 
 
-def _div_atom(a: Expr, b: int) -> Expr:
-    """a // b where no term of `a` is a multiple of b: share a common factor, flatten nesting."""
-    terms = terms_of(a)
-    constant = terms.get((), 0)
-    common = b
-    for m, c in terms.items():
-        if m:
-            common = gcd(common, c)
-    if common > 1:
-        inner = {m: c // common for m, c in terms.items() if m}
-        inner[()] = constant // common
-        return _floordiv(from_terms(inner), Int.make(b // common))
+def _quotient(terms: dict[Monomial, int], b: int) -> Expr:
+    """sum // b, where no coefficient is a multiple of b and the bounds decide nothing."""
+    split = _split(terms, b)
+    if split is not None:
+        g, x, _ = split
+        return _floordiv(x, _int(b // g))
+    a = from_terms(terms)
     if isinstance(a, FloorDiv) and isinstance(a.den, Int):
-        return _floordiv(a.num, Int.make(a.den.n * b))
-    return FloorDiv.make(a, Int.make(b))
+        return _floordiv(a.num, _int(a.den.n * b))
+    if isinstance(a, Mod) and isinstance(a.den, Int) and a.den.n % b == 0:
+        return _mod(_floordiv(a.num, _int(b)), _int(a.den.n // b))
+    return FloorDiv.make(a, _int(b))
+
+
+def _symbolic_div(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Quotient and remainder by a positive size: terms that contain it divide exactly."""
+    if a is b:
+        return ONE, ZERO
+    if b.hi is not None and b.hi == b.lo and b.hi > 0:
+        return _floordiv(a, _int(b.hi)), _mod(a, _int(b.hi))
+    exact: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for m, c in terms_of(a).items():
+        if b in m:
+            at = m.index(b)
+            exact[m[:at] + m[at + 1 :]] = c
+        else:
+            rest[m] = c
+    if not rest:
+        return from_terms(exact), ZERO
+    lo, hi = _range((c, m) for m, c in rest.items())
+    if lo is not None and hi is not None and lo >= 0 and b.lo is not None and hi < b.lo:
+        return from_terms(exact), from_terms(rest)
+    r = from_terms(rest)
+    return from_terms(_sum(exact, {(FloorDiv.make(r, b),): 1}, 1)), Mod.make(r, b)
 
 
 def _mod(a: Expr, b: Expr) -> Expr:
     if b is ONE or a is ZERO:
         return ZERO
     if not isinstance(b, Int):
-        return ZERO if a is b else Mod.make(a, b)
+        return _symbolic_div(a, b)[1]
+    n = b.n
+    if n <= 0:
+        raise ValueError(f"remainder of {a.text()} by {n}")
     if isinstance(a, Int):
-        return Int.make(a.n % b.n)
-    rest = from_terms({m: c % b.n if c % b.n <= b.n // 2 or c > 0 else c % b.n - b.n
-                       for m, c in terms_of(a).items()})  # fmt: skip
-    if rest.lo is not None and rest.hi is not None and rest.lo // b.n == rest.hi // b.n:
-        return rest - (rest.lo // b.n) * b.n
-    terms = terms_of(rest)
-    common = b.n
-    for c in terms.values():
-        common = gcd(common, c)
-    if common > 1:
-        inner = from_terms({m: c // common for m, c in terms.items()})
-        return _mul(Int.make(common), _mod(inner, Int.make(b.n // common)))
-    if isinstance(rest, Mod) and isinstance(rest.den, Int) and rest.den.n % b.n == 0:
-        return _mod(rest.num, b)
-    return Mod.make(rest, b)
+        return _int(a.n % n)
+    rest = {m: r for m, c in terms_of(a).items() if (r := _residue(c, n) if m else c % n)}
+    only = _one_quotient(rest, n)
+    if only is not None:
+        rest[()] = rest.get((), 0) - only * n
+        return from_terms(rest)
+    for m, c in rest.items():
+        if len(m) == 1 and isinstance(m[0], Mod):
+            inner = m[0]
+            if isinstance(inner.den, Int) and c * inner.den.n % n == 0:
+                del rest[m]  # (c*(x%d) + y) % n = (c*x + y) % n if n divides c*d
+                return _mod(from_terms(_sum(rest, terms_of(inner.num), c)), b)
+    split = _split(rest, n)
+    if split is not None:
+        g, x, small = split
+        return _scale(_mod(x, _int(n // g)), g) + small
+    return Mod.make(from_terms(rest), b)
 
 
 def rewrite(e: Expr, leaf: Callable[[Expr], Expr | None]) -> Expr:
@@ -334,7 +518,7 @@ def rewrite(e: Expr, leaf: Callable[[Expr], Expr | None]) -> Expr:
         case Poly():
             total: Expr = ZERO
             for coef, factors in e.terms:
-                product: Expr = Int.make(coef)
+                product: Expr = _int(coef)
                 for f in factors:
                     product = product * rewrite(f, leaf)
                 total = total + product

@@ -1,0 +1,1 @@
+"""Program -> Executable: the only package that compiles or runs device code."""

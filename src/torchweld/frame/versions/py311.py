@@ -57,7 +57,7 @@ ROWS: tr.Rows = {
     **{name: tr.named(name) for name in _NAMED},
     **{name: tr.cell(name) for name in _CELLS},
     **{name: tr.into(name) for name in _INTO},
-    **{name: tr.drop for name in _DROPPED},
+    **dict.fromkeys(_DROPPED, tr.drop),
     **{f"POP_JUMP_FORWARD_{test}": tr.jump(f"POP_JUMP_{test}") for test in _TESTS},
     **{f"POP_JUMP_BACKWARD_{test}": tr.jump(f"POP_JUMP_{test}", -1) for test in _TESTS},
     "BINARY_OP": tr.chosen("BINARY_OP", BINARY_OPERATORS),

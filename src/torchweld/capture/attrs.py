@@ -1,0 +1,605 @@
+"""The attribute protocol on abstract values: get, set, delete, by Python's own rules."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from typing import Any
+
+import torch
+
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.tables import GETATTR
+from torchweld.capture.values.base import (
+    BoundValue,
+    Const,
+    DictValue,
+    FunctionValue,
+    InstanceValue,
+    ListValue,
+    PartialValue,
+    SetValue,
+    SuperValue,
+    TupleValue,
+    Value,
+)
+from torchweld.capture.wrap import IMMUTABLE, cell_of, read_key
+from torchweld.ir.source import Attr, ClosureCell, InstanceDict, Item, Source
+
+MISSING = object()
+_UNWATCHED = ("torch", "builtins", "math", "operator", "collections", "functools", "typing", "enum",
+              "types", "itertools", "abc", "contextlib", "dataclasses", "copy", "inspect")  # fmt: skip
+_DESCRIPTORS_OF_C = (
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+    types.BuiltinFunctionType,
+)  # fmt: skip
+_READABLE = (*IMMUTABLE, torch.dtype, torch.device, torch.layout, torch.finfo, torch.iinfo,
+             torch.memory_format, range, slice, types.CodeType, types.MappingProxyType,
+             types.GenericAlias, types.UnionType, property)  # fmt: skip
+
+
+def mro_lookup(kind: type, name: str) -> Any:
+    """The raw class attribute, descriptors not applied; MISSING if there is none."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def watch_class(cap: Capture, kind: type) -> None:
+    """Guard that no attribute of a class made by the user is assigned."""
+    module = str(getattr(kind, "__module__", "")).split(".")[0]
+    if module not in _UNWATCHED:
+        cap.guard("class_version", cap.pin(kind), None)
+
+
+def get_attr(cap: Capture, obj: Value, name: str, cont: Cont | None = None) -> None:
+    """obj.name, delivered to `cont`. Errors: Raised(AttributeError)."""
+    handler = GETATTR.get(type(obj))
+    if handler is not None:
+        handler(cap, obj, name, cont)
+        return
+    builtin_attr(cap, obj, name, cont)
+
+
+def builtin_attr(cap: Capture, obj: Value, name: str, cont: Cont | None) -> None:
+    """Attributes that every object has, and methods of built-in types."""
+    kind = obj.cls()
+    if name == "__class__":
+        cap.deliver(Const(kind), cont)
+        return
+    raw = mro_lookup(kind, name)
+    if raw is MISSING:
+        raise raised(AttributeError, f"'{kind.__name__}' object has no attribute '{name}'")
+    if isinstance(raw, _DESCRIPTORS_OF_C):
+        cap.deliver(BoundValue(Const(raw), obj), cont)
+        return
+    _bind_raw(cap, obj, raw, name, kind, cont)
+
+
+# ------------------------------------------------------------------- constants
+def _const_attr(cap: Capture, obj: Const, name: str, cont: Cont | None) -> None:
+    real = obj.obj
+    if isinstance(real, types.ModuleType):
+        _module_attr(cap, obj, real, name, cont)
+    elif isinstance(real, type):
+        class_attr(cap, obj, real, name, cont)
+    elif isinstance(real, enum.Enum):
+        _enum_attr(cap, obj, real, name, cont)
+    elif isinstance(real, types.FunctionType):
+        _function_attr(cap, obj, real, name, cont)
+    elif isinstance(real, _READABLE):
+        _real_attr(cap, obj, real, name, cont)
+    else:
+        method = mro_lookup(type(real), name)
+        if name == "__class__" or isinstance(method, _DESCRIPTORS_OF_C):
+            builtin_attr(cap, obj, name, cont)
+            return
+        if name in ("__name__", "__qualname__", "__module__", "__doc__") and hasattr(real, name):
+            cap.deliver(Const(getattr(real, name)), cont)
+            return
+        raise refuse("W107", f"attribute {name} of {type(real).__name__}", cap.loc())
+
+
+def _real_attr(cap: Capture, obj: Const, real: object, name: str, cont: Cont | None) -> None:
+    try:
+        found = getattr(real, name)
+    except AttributeError as error:
+        raise raised(AttributeError, *error.args) from None
+    if callable(found) and not isinstance(found, type):
+        raw = mro_lookup(type(real), name)
+        cap.deliver(BoundValue(Const(raw if raw is not MISSING else found), obj), cont)
+        return
+    cap.deliver(from_python(found), cont)
+
+
+def from_python(obj: object) -> Value:
+    """A fresh Python object, made during capture out of constants, as a Value."""
+    from_table = {list: _fresh_list, tuple: _fresh_tuple, torch.Size: _fresh_tuple,
+                  dict: _fresh_dict, set: _fresh_set, frozenset: _fresh_set}  # fmt: skip
+    maker = from_table.get(type(obj))
+    if maker is None and isinstance(obj, tuple) and hasattr(obj, "_fields"):
+        maker = _fresh_tuple
+    return maker(obj) if maker else Const(obj)
+
+
+def _fresh_list(obj: Any) -> Value:
+    from_items = [from_python(i) for i in obj]
+    return ListValue(from_items)
+
+
+def _fresh_tuple(obj: Any) -> Value:
+    return TupleValue([from_python(i) for i in obj], type(obj))
+
+
+def _fresh_dict(obj: Any) -> Value:
+    out = DictValue(type(obj))
+    for key, item in obj.items():
+        out.items[key] = from_python(item)
+        out.keys[key] = Const(key)
+    return out
+
+
+def _fresh_set(obj: Any) -> Value:
+    out = SetValue(type(obj))
+    for item in obj:
+        out.items[item] = Const(item)
+    return out
+
+
+def _module_attr(cap: Capture, obj: Const, real: types.ModuleType, name: str,
+                 cont: Cont | None) -> None:  # fmt: skip
+    try:
+        found = getattr(real, name)
+    except AttributeError as error:
+        raise raised(AttributeError, *error.args) from None
+    if real.__name__.split(".")[0] in _UNWATCHED and not isinstance(found, torch.Tensor):
+        cap.deliver(_stable_value(cap, found, name), cont)
+        return
+    if name in vars(real):
+        source: Source = Item.make(InstanceDict.make(cap.pin(real, real.__name__)), name, False)
+    else:
+        source = Attr.make(cap.pin(real, real.__name__), name)
+    cap.deliver(cap.wrap(found, source), cont)
+
+
+def _stable_value(cap: Capture, found: object, name: str) -> Value:
+    """A value of torch's or the standard library's modules: taken as it is, not guarded."""
+    if isinstance(found, dict | list | set):
+        return cap.wrap(found, cap.pin(found, name))
+    kind = type(found)
+    if kind.__flags__ & (1 << 9) and not isinstance(found, type | enum.Enum) and not callable(found):
+        return cap.wrap(found, cap.pin(found, name))
+    return from_python(found)
+
+
+def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | None) -> None:
+    """Attribute of a class: the metaclass's data descriptors, the mro, the metaclass's rest."""
+    if name in ("__dict__", "__mro__", "__name__", "__qualname__", "__module__", "__bases__",
+                "__doc__", "__class__", "__annotations__", "__base__", "__flags__"):  # fmt: skip
+        try:
+            cap.deliver(from_python(getattr(kind, name)), cont)
+        except AttributeError as error:
+            raise raised(AttributeError, *error.args) from None
+        return
+    raw = mro_lookup(kind, name)
+    if raw is MISSING:
+        meta = mro_lookup(type(kind), name)
+        if isinstance(meta, types.FunctionType):
+            cap.deliver(BoundValue(Const(meta), obj), cont)
+            return
+        if isinstance(meta, property) and meta.fget is not None:
+            cap.call(Const(meta.fget), [obj], {}, cont)
+            return
+        if meta is MISSING:
+            raise raised(AttributeError, f"type object '{kind.__name__}' has no attribute '{name}'")
+        cap.deliver(BoundValue(Const(meta), obj), cont)
+        return
+    watch_class(cap, kind)
+    if isinstance(raw, staticmethod):
+        cap.deliver(class_value(cap, raw.__func__, kind, name), cont)
+    elif isinstance(raw, classmethod):
+        cap.deliver(BoundValue(Const(raw.__func__), obj), cont)
+    elif isinstance(raw, types.ClassMethodDescriptorType):
+        cap.deliver(BoundValue(Const(raw), obj), cont)
+    elif isinstance(kind, enum.EnumMeta):
+        cap.deliver(from_python(getattr(kind, name)), cont)
+    elif _user_get(raw):
+        user_get = mro_lookup(type(raw), "__get__")
+        cap.call(Const(user_get), [class_value(cap, raw, kind, name), Const(None), obj], {},
+                   cont)  # fmt: skip
+    else:
+        cap.deliver(class_value(cap, raw, kind, name), cont)
+
+
+def _user_get(raw: object) -> bool:
+    """Whether a class attribute is a descriptor written in Python."""
+    if isinstance(raw, types.FunctionType | property | functools.cached_property):
+        return False
+    return isinstance(mro_lookup(type(raw), "__get__"), types.FunctionType)
+
+
+def class_value(cap: Capture, raw: object, kind: type, name: str) -> Value:
+    """A class attribute's value. Immutable ones rest on the class guard alone."""
+    if isinstance(raw, (*IMMUTABLE, types.FunctionType, type, property, torch.dtype, torch.device,
+                        *_DESCRIPTORS_OF_C, types.GetSetDescriptorType,
+                        types.MemberDescriptorType, enum.Enum)):  # fmt: skip
+        return Const(raw)
+    return cap.wrap(raw, Attr.make(cap.pin(owner_of(kind, name)), name))
+
+
+def owner_of(kind: type, name: str) -> type:
+    """The class of the mro that defines `name`."""
+    return next(base for base in kind.__mro__ if name in base.__dict__)
+
+
+def _enum_attr(cap: Capture, obj: Const, real: enum.Enum, name: str, cont: Cont | None) -> None:
+    raw = mro_lookup(type(real), name)
+    if isinstance(raw, types.FunctionType):
+        cap.deliver(BoundValue(Const(raw), obj), cont)
+    elif isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+        cap.call(Const(raw.fget), [obj], {}, cont)
+    else:
+        _real_attr(cap, obj, real, name, cont)
+
+
+def _function_attr(cap: Capture, obj: Const, real: types.FunctionType, name: str,
+                   cont: Cont | None) -> None:  # fmt: skip
+    if name in ("__name__", "__qualname__", "__module__", "__doc__", "__code__"):
+        cap.deliver(Const(getattr(real, name)), cont)
+        return
+    if name == "__get__":
+        cap.deliver(BoundValue(Const(types.FunctionType.__get__), obj), cont)
+        return
+    source = obj.source or cap.pin(real)
+    if name == "__wrapped__" or name in real.__dict__:
+        cap.deliver(cap.wrap(real.__dict__[name], Item.make(InstanceDict.make(source), name, False)),
+                    cont)  # fmt: skip
+        return
+    if name in ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "__closure__",
+                "__globals__"):  # fmt: skip
+        cap.deliver(cap.wrap(getattr(real, name), Attr.make(source, name)), cont)
+        return
+    if not hasattr(real, name):
+        raise raised(AttributeError, f"'function' object has no attribute '{name}'")
+    raise refuse("W107", f"attribute {name} of a function", cap.loc())
+
+
+def closure_of(cap: Capture, fn: types.FunctionType, source: Source | None) -> dict[str, Any]:
+    """name -> CellValue for the closure of a real function."""
+    names = fn.__code__.co_freevars
+    base = source or cap.pin(fn)
+    return {
+        name: cell_of(cap, cell, Item.make(Attr.make(base, "__closure__"), i, True),
+                      ClosureCell.make(base, i, name))  # fmt: skip
+        for i, (name, cell) in enumerate(zip(names, fn.__closure__ or (), strict=True))
+    }
+
+
+# ------------------------------------------------------------------- instances
+def _instance_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
+    hook = mro_lookup(obj.klass, "__getattribute__")
+    if isinstance(hook, types.FunctionType):
+        cap.call(Const(hook), [obj, Const(name)], {}, cont)
+        return
+    generic_attr(cap, obj, name, cont)
+
+
+def generic_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
+    """object.__getattribute__, then `__getattr__` of the class if that fails."""
+    raw = mro_lookup(obj.klass, name)
+    if raw is not MISSING and is_data_descriptor(raw):
+        watch_class(cap, obj.klass)
+        on_raise = None
+        if isinstance(raw, property) and user_getattr(obj) is not None:
+            on_raise = _retry_with_getattr(cap, obj, name, cont)
+        _bind_raw(cap, obj, raw, name, obj.klass, cont, on_raise)
+        return
+    own = instance_get(cap, obj, name)
+    if own is not None:
+        cap.deliver(own, cont)
+        return
+    if raw is not MISSING:
+        watch_class(cap, obj.klass)
+        _bind_raw(cap, obj, raw, name, obj.klass, cont)
+        return
+    missing_attr(cap, obj, name, cont)
+
+
+def _retry_with_getattr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> Any:
+    def on_raise(exc: Value) -> bool:
+        if not issubclass(exc.cls(), AttributeError):
+            return False
+        missing_attr(cap, obj, name, cont)
+        return True
+
+    return on_raise
+
+
+def user_getattr(obj: InstanceValue) -> Any:
+    raw = mro_lookup(obj.klass, "__getattr__")
+    return None if raw is MISSING else raw
+
+
+def missing_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
+    """`__getattr__` of the class, nn.Module's natively; else AttributeError."""
+    watch_class(cap, obj.klass)
+    raw = user_getattr(obj)
+    if raw is torch.nn.Module.__getattr__:
+        found = module_member(cap, obj, name)
+        if found is not None:
+            cap.deliver(found, cont)
+            return
+    elif raw is not None:
+        cap.call(Const(raw), [obj, Const(name)], {}, cont)
+        return
+    if issubclass(obj.klass, BaseException) and name in ("__cause__", "__context__",
+                                                         "__traceback__"):  # fmt: skip
+        cap.deliver(Const(None), cont)
+        return
+    raise raised(AttributeError, f"'{obj.klass.__name__}' object has no attribute '{name}'")
+
+
+def module_member(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
+    """What nn.Module.__getattr__ finds: a parameter, buffer or submodule."""
+    for table in ("_parameters", "_buffers", "_modules"):
+        holder = instance_get(cap, obj, table)
+        if isinstance(holder, DictValue):
+            found = read_key(cap, holder, name)
+            if found is not None:
+                return found
+    return None
+
+
+def instance_get(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
+    """An entry of the instance dictionary, or None; guards its absence."""
+    if name in obj.attrs:
+        return obj.attrs[name]
+    if obj.real is None:
+        return None
+    table = instance_dict(obj.real)
+    if table is None:
+        return None
+    assert obj.source is not None
+    source = InstanceDict.make(obj.source)
+    if name in table:
+        found = cap.wrap(table[name], Item.make(source, name, False))
+        obj.attrs[name] = found
+        return found
+    cap.guard("lacks_key", source, name)
+    obj.attrs[name] = None
+    return None
+
+
+def instance_set(cap: Capture, obj: InstanceValue, name: str, value: Value | None) -> None:
+    """Write (None: delete) an entry of the instance dictionary."""
+    if value is not None and obj.attrs.get(name, MISSING) is None:
+        del obj.attrs[name]  # a new entry goes to the end
+    obj.attrs[name] = value
+    obj.written.pop(name, None)
+    obj.written[name] = None
+    cap.mark(obj)
+
+
+def instance_dict(real: object) -> dict[str, Any] | None:
+    try:
+        found = object.__getattribute__(real, "__dict__")
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None
+
+
+def is_data_descriptor(raw: object) -> bool:
+    kind = type(raw)
+    return mro_lookup(kind, "__set__") is not MISSING or mro_lookup(kind, "__delete__") is not MISSING
+
+
+def _bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: Cont | None,
+              on_raise: Any = None) -> None:  # fmt: skip
+    """Apply a class attribute's descriptor protocol to an instance."""
+    if isinstance(raw, types.FunctionType):
+        cap.deliver(BoundValue(Const(raw), obj), cont)
+    elif isinstance(raw, staticmethod):
+        cap.deliver(class_value(cap, raw.__func__, kind, name), cont)
+    elif isinstance(raw, classmethod):
+        cap.deliver(BoundValue(Const(raw.__func__), Const(kind)), cont)
+    elif isinstance(raw, property):
+        if raw.fget is None:
+            raise raised(AttributeError, f"property '{name}' has no getter")
+        cap.call(Const(raw.fget), [obj], {}, cont, on_raise)
+    elif isinstance(raw, functools.cached_property):
+        _cached_property(cap, obj, raw, name, cont)
+    elif isinstance(raw, types.MemberDescriptorType):
+        _slot_attr(cap, obj, raw, name, cont)
+    elif isinstance(raw, types.ClassMethodDescriptorType):
+        cap.deliver(BoundValue(Const(raw), Const(kind)), cont)
+    elif isinstance(raw, _DESCRIPTORS_OF_C) and not isinstance(raw, types.BuiltinFunctionType):
+        cap.deliver(BoundValue(Const(raw), obj), cont)
+    elif isinstance(raw, types.GetSetDescriptorType):
+        _getset(cap, obj, raw, name, cont)
+    elif _user_get(raw):
+        user_get = mro_lookup(type(raw), "__get__")
+        cap.call(Const(user_get), [class_value(cap, raw, kind, name), obj, Const(kind)], {},
+                   cont)  # fmt: skip
+    elif isinstance(raw, functools.partialmethod):
+        raise refuse("W107", f"partialmethod {name}", cap.loc())
+    else:
+        cap.deliver(class_value(cap, raw, kind, name), cont)
+
+
+def _cached_property(cap: Capture, obj: Value, raw: functools.cached_property[Any], name: str,
+                     cont: Cont | None) -> None:  # fmt: skip
+    def keep(value: Value) -> None:
+        assert isinstance(obj, InstanceValue)
+        instance_set(cap, obj, name, value)
+        cap.deliver(value, cont)
+
+    cap.call(Const(raw.func), [obj], {}, keep)
+
+
+def _slot_attr(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) -> None:
+    assert isinstance(obj, InstanceValue)
+    key = raw.__name__
+    if key in obj.attrs:
+        found = obj.attrs[key]
+    elif obj.real is None:
+        found = None
+    else:
+        try:
+            real = raw.__get__(obj.real)
+        except AttributeError:
+            found = None
+        else:
+            assert obj.source is not None
+            found = obj.attrs[key] = cap.wrap(real, Attr.make(obj.source, name))
+    if found is None:
+        raise raised(AttributeError, f"'{obj.klass.__name__}' object has no attribute '{name}'")
+    cap.deliver(found, cont)
+
+
+def _getset(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) -> None:
+    if name == "__dict__" and isinstance(obj, InstanceValue):
+        cap.deliver(vars_of(cap, obj), cont)
+        return
+    if name == "__class__":
+        cap.deliver(Const(obj.cls()), cont)
+        return
+    if isinstance(obj, InstanceValue) and issubclass(obj.klass, BaseException):
+        found = obj.attrs.get(name)
+        cap.deliver(found if found is not None else Const(None), cont)
+        return
+    raise refuse("W107", f"attribute {name} of {obj.cls().__name__}", cap.loc())
+
+
+class VarsValue(DictValue):
+    """vars(instance): a live window on the instance's attributes."""
+
+    __slots__ = ("of",)
+    of: InstanceValue
+
+
+def vars_of(cap: Capture, obj: InstanceValue) -> Value:
+    """A DictValue with the instance's attributes as they are now; writing to it is refused."""
+    load_all_attrs(cap, obj)
+    out = VarsValue(dict)
+    out.of = obj
+    for name, value in obj.attrs.items():
+        if value is not None:
+            out.items[name] = value
+            out.keys[name] = Const(name)
+    return out
+
+
+def load_all_attrs(cap: Capture, obj: InstanceValue) -> None:
+    """Read the whole instance dictionary, in order, and guard its keys."""
+    if obj.real is None:
+        return
+    table = instance_dict(obj.real) or {}
+    assert obj.source is not None
+    cap.guard("keys", InstanceDict.make(obj.source), tuple(table))
+    before = dict(obj.attrs)
+    obj.attrs.clear()
+    for name in table:
+        if name in before and (before[name] is not None or name in obj.written):
+            obj.attrs[name] = before.pop(name)
+        else:
+            before.pop(name, None)
+            instance_get(cap, obj, name)
+    obj.attrs.update(before)
+
+
+def _super_attr(cap: Capture, obj: SuperValue, name: str, cont: Cont | None) -> None:
+    start = obj.self_
+    real = start.obj if isinstance(start, Const) and isinstance(start.obj, type) else None
+    kind: type = real if real is not None else start.cls()
+    mro = kind.__mro__
+    for base in mro[mro.index(obj.klass) + 1 :]:
+        if name in base.__dict__:
+            raw = base.__dict__[name]
+            watch_class(cap, kind)
+            if real is not None and isinstance(raw, types.FunctionType):
+                cap.deliver(Const(raw), cont)
+            elif isinstance(raw, staticmethod) or (name == "__new__"):
+                inner = raw.__func__ if isinstance(raw, staticmethod) else raw
+                cap.deliver(Const(inner), cont)
+            elif isinstance(raw, classmethod):
+                cap.deliver(BoundValue(Const(raw.__func__), Const(kind)), cont)
+            elif isinstance(raw, types.ClassMethodDescriptorType):
+                cap.deliver(BoundValue(Const(raw), Const(kind)), cont)
+            else:
+                _bind_raw(cap, start, raw, name, base, cont)
+            return
+    raise raised(AttributeError, f"'super' object has no attribute '{name}'")
+
+
+def _functionvalue_attr(cap: Capture, obj: FunctionValue, name: str, cont: Cont | None) -> None:
+    if name in obj.attrs:
+        cap.deliver(obj.attrs[name], cont)
+    elif name in ("__name__", "__qualname__"):
+        cap.deliver(Const(obj.name if name == "__name__" else obj.qualname), cont)
+    elif name == "__code__":
+        cap.deliver(Const(obj.code), cont)
+    elif name in ("__module__", "__doc__"):
+        cap.deliver(Const(None), cont)
+    elif name == "__dict__":
+        cap.deliver(DictValue(dict), cont)
+    elif name == "__get__":
+        cap.deliver(BoundValue(Const(types.FunctionType.__get__), obj), cont)
+    else:
+        raise raised(AttributeError, f"'function' object has no attribute '{name}'")
+
+
+def _bound_attr(cap: Capture, obj: BoundValue, name: str, cont: Cont | None) -> None:
+    if name == "__self__":
+        cap.deliver(obj.self_, cont)
+    elif name == "__func__":
+        cap.deliver(obj.func, cont)
+    else:
+        get_attr(cap, obj.func, name, cont)
+
+
+def _partial_attr(cap: Capture, obj: PartialValue, name: str, cont: Cont | None) -> None:
+    if name == "func":
+        cap.deliver(obj.func, cont)
+    elif name == "args":
+        cap.deliver(TupleValue(list(obj.args)), cont)
+    elif name == "keywords":
+        out = DictValue(dict)
+        for key, value in obj.kwargs.items():
+            out.items[key] = value
+            out.keys[key] = Const(key)
+        cap.deliver(out, cont)
+    else:
+        raise raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
+
+
+def _tuple_attr(cap: Capture, obj: TupleValue, name: str, cont: Cont | None) -> None:
+    fields = getattr(obj.kind, "_fields", ())
+    if name in fields:
+        i = fields.index(name)
+        value = obj.items[i] = cap.force(obj.items[i])
+        cap.deliver(value, cont)
+        return
+    n_struct = getattr(obj.kind, "n_sequence_fields", 0)
+    if n_struct:  # torch.return_types
+        for i, field in enumerate(str(f) for f in _struct_fields(obj.kind)):
+            if field == name:
+                cap.deliver(cap.force(obj.items[i]), cont)
+                return
+    builtin_attr(cap, obj, name, cont)
+
+
+def _struct_fields(kind: type) -> list[str]:
+    """Field names of a struct sequence class, in order."""
+    found = [n for n, d in vars(kind).items() if isinstance(d, types.MemberDescriptorType)]
+    return found[: getattr(kind, "n_sequence_fields", 0)]
+
+
+for _family, _handler in (
+    (Const, _const_attr), (InstanceValue, _instance_attr), (SuperValue, _super_attr),
+    (FunctionValue, _functionvalue_attr), (BoundValue, _bound_attr),
+    (PartialValue, _partial_attr), (TupleValue, _tuple_attr),
+):  # fmt: skip
+    GETATTR.add(_family, _handler)

@@ -1,0 +1,115 @@
+"""Attribute assignment and deletion on abstract values."""
+
+from __future__ import annotations
+
+import types
+
+import torch
+
+from torchweld.capture.attrs import (
+    MISSING,
+    class_value,
+    instance_get,
+    instance_set,
+    is_data_descriptor,
+    mro_lookup,
+    watch_class,
+)
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.values.base import (
+    Const,
+    DictValue,
+    FunctionValue,
+    InstanceValue,
+    TensorValue,
+    Value,
+)
+from torchweld.capture.wrap import read_key
+
+
+def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | None = None) -> None:
+    """obj.name = value; `cont` gets None when done (nothing is pushed without it)."""
+    done = cont or (lambda _: None)
+    if isinstance(obj, InstanceValue):
+        hook = mro_lookup(obj.klass, "__setattr__")
+        if hook is torch.nn.Module.__setattr__ and module_set(cap, obj, name, value):
+            done(Const(None))
+            return
+        if isinstance(hook, types.FunctionType):
+            cap.call(Const(hook), [obj, Const(name), value], {}, done)
+            return
+        generic_set(cap, obj, name, value, done)
+        return
+    if isinstance(obj, FunctionValue):
+        obj.attrs[name] = value
+        done(Const(None))
+        return
+    if isinstance(obj, TensorValue):
+        raise refuse("W106", f"assignment to Tensor.{name}", cap.loc())
+    raise refuse("W106", f"assignment to attribute {name} of {obj.cls().__name__}", cap.loc())
+
+
+def generic_set(cap: Capture, obj: InstanceValue, name: str, value: Value, done: Cont) -> None:
+    """object.__setattr__."""
+    raw = mro_lookup(obj.klass, name)
+    watch_class(cap, obj.klass)
+    if isinstance(raw, property):
+        if raw.fset is None:
+            raise raised(AttributeError, f"property '{name}' of '{obj.klass.__name__}' object "
+                                         "has no setter")  # fmt: skip
+        cap.call(Const(raw.fset), [obj, value], {}, lambda _: done(Const(None)))
+        return
+    if isinstance(raw, types.MemberDescriptorType):
+        instance_set(cap, obj, raw.__name__, value)
+    elif raw is not MISSING and is_data_descriptor(raw):
+        user_set = mro_lookup(type(raw), "__set__")
+        if not isinstance(user_set, types.FunctionType):
+            if issubclass(obj.klass, BaseException):
+                instance_set(cap, obj, name, value)
+                done(Const(None))
+                return
+            raise refuse("W106", f"assignment to attribute {name}", cap.loc())
+        cap.call(Const(user_set), [class_value(cap, raw, obj.klass, name), obj, value], {},
+                   lambda _: done(Const(None)))  # fmt: skip
+        return
+    else:
+        if obj.real is not None and name not in obj.attrs:
+            instance_get(cap, obj, name)
+        instance_set(cap, obj, name, value)
+    done(Const(None))
+
+
+def module_set(cap: Capture, obj: InstanceValue, name: str, value: Value) -> bool:
+    """nn.Module.__setattr__ for plain values and registered buffers; False: run the real one."""
+    if isinstance(value, TensorValue) and issubclass(value.kind, torch.nn.Parameter):
+        return False
+    if issubclass(value.cls(), torch.nn.Module):
+        return False
+    for table in ("_parameters", "_buffers", "_modules"):
+        holder = instance_get(cap, obj, table)
+        if isinstance(holder, DictValue) and read_key(cap, holder, name) is not None:
+            return False
+        if isinstance(holder, DictValue) and name in holder.items:
+            return False
+    raw = mro_lookup(obj.klass, name)
+    if raw is not MISSING and is_data_descriptor(raw):
+        generic_set(cap, obj, name, value, lambda _: None)
+        return True
+    if obj.real is not None and name not in obj.attrs:
+        instance_get(cap, obj, name)
+    instance_set(cap, obj, name, value)
+    return True
+
+
+def del_attr(cap: Capture, obj: Value, name: str) -> None:
+    """del obj.name."""
+    if not isinstance(obj, InstanceValue):
+        raise refuse("W106", f"del of attribute {name} of {obj.cls().__name__}", cap.loc())
+    hook = mro_lookup(obj.klass, "__delattr__")
+    if isinstance(hook, types.FunctionType):
+        cap.call(Const(hook), [obj, Const(name)], {}, lambda _: None)
+        return
+    if instance_get(cap, obj, name) is None:
+        raise raised(AttributeError, f"'{obj.klass.__name__}' object has no attribute '{name}'")
+    instance_set(cap, obj, name, None)

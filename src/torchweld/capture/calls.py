@@ -1,0 +1,374 @@
+"""Calls: argument binding, inlining by pushing a virtual frame, construction of objects."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchweld.capture.attrs import (
+    MISSING,
+    closure_of,
+    instance_get,
+    mro_lookup,
+    watch_class,
+)
+from torchweld.capture.policy import Policy, policy_of
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
+from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS
+from torchweld.capture.values.base import (
+    BoundValue,
+    CellValue,
+    Const,
+    DictValue,
+    FunctionValue,
+    GeneratorValue,
+    InstanceValue,
+    NotConstant,
+    PartialValue,
+    TensorValue,
+    TupleValue,
+    Value,
+    constant,
+)
+from torchweld.frame.decode import decode
+from torchweld.frame.instr import Code
+from torchweld.ir.source import Attr, InstanceDict, Item
+
+OnRaise = Callable[[Value], bool] | None
+MAX_DEPTH = 400
+
+
+def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Value],
+               cont: Cont | None = None, on_raise: OnRaise = None) -> None:  # fmt: skip
+    """Call any value. See Capture.call."""
+    match fn:
+        case FunctionValue():
+            _call_function(cap, fn, args, kwargs, cont, on_raise)
+        case BoundValue():
+            call_value(cap, fn.func, [fn.self_, *args], kwargs, cont, on_raise)
+        case PartialValue():
+            call_value(cap, fn.func, [*fn.args, *args], {**fn.kwargs, **kwargs}, cont, on_raise)
+        case Const():
+            _call_const(cap, fn, args, kwargs, cont, on_raise)
+        case InstanceValue():
+            _call_instance(cap, fn, args, kwargs, cont, on_raise)
+        case _:
+            raise raised(TypeError, f"'{fn.cls().__name__}' object is not callable")
+
+
+def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Value],
+                cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
+    real = fn.obj
+    handler = _handler_of(real)
+    if handler is not None:
+        guarded(cap, on_raise, lambda: handler(cap, args, kwargs, cont))
+        return
+    if isinstance(real, type):
+        construct(cap, fn, real, args, kwargs, cont, on_raise)
+        return
+    if isinstance(real, types.MethodType):
+        bound = cap.wrap(real, fn.source or cap.pin(real))
+        call_value(cap, bound, args, kwargs, cont, on_raise)
+        return
+    policy = policy_of(real)
+    if policy is Policy.INLINE or real in cap.inline_next:
+        cap.inline_next.discard(real)
+        _call_real_function(cap, fn, args, kwargs, cont, on_raise)
+    else:
+        guarded(cap, on_raise, lambda: policy.run(cap, real, args, kwargs, cont))
+
+
+def _handler_of(real: Any) -> Any:
+    try:
+        return FUNCTIONS.get(real)
+    except TypeError:  # unhashable
+        return None
+
+
+def guarded(cap: Capture, on_raise: OnRaise, run: Callable[[], None]) -> None:
+    """Run a handler; an exception that it raises at once is offered to `on_raise`."""
+    if on_raise is None:
+        run()
+        return
+    try:
+        run()
+    except Raised as error:
+        if not on_raise(error.value):
+            raise
+
+
+# ------------------------------------------------------------------- functions
+def _call_real_function(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Value],
+                        cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
+    real = fn.obj
+    assert isinstance(real, types.FunctionType)
+    source = fn.source or cap.pin(real)
+    defaults = _real_defaults(cap, real, source)
+    kwdefaults = _real_kwdefaults(cap, real, source)
+    code = decode(real.__code__)
+    bound = _bind_guarded(cap, code, defaults, kwdefaults, args, kwargs, on_raise)
+    if bound is None:
+        return
+    cells = closure_of(cap, real, fn.source) if code.freevars else {}
+    push_frame(cap, code, real.__globals__, bound, cells, cont, on_raise, fn)
+
+
+def _real_defaults(cap: Capture, real: types.FunctionType, source: Any) -> list[Value]:
+    values = real.__defaults__ or ()
+    base = Attr.make(source, "__defaults__")
+    return [_default(cap, v, Item.make(base, i, True)) for i, v in enumerate(values)]
+
+
+def _real_kwdefaults(cap: Capture, real: types.FunctionType, source: Any) -> dict[str, Value]:
+    base = Attr.make(source, "__kwdefaults__")
+    return {
+        k: _default(cap, v, Item.make(base, k, False))
+        for k, v in (real.__kwdefaults__ or {}).items()
+    }
+
+
+def _default(cap: Capture, value: object, source: Any) -> Value:
+    """Immutable defaults belong to the function, whose identity is guarded; others are read."""
+    if isinstance(value, int | float | str | bytes | type | types.FunctionType | torch.dtype) or (
+        value is None
+    ):
+        return Const(value)
+    return cap.wrap(value, source)
+
+
+def _call_function(cap: Capture, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
+                   cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
+    code = decode(fn.code)
+    bound = _bind_guarded(cap, code, fn.defaults, fn.kwdefaults, args, kwargs, on_raise)
+    if bound is None:
+        return
+    cells = dict(zip(code.freevars, fn.closure, strict=True))
+    assert isinstance(fn.globals, Const)
+    assert isinstance(fn.globals.obj, dict)
+    push_frame(cap, code, fn.globals.obj, bound, cells, cont, on_raise, fn)
+
+
+def _bind_guarded(cap: Capture, code: Code, defaults: list[Value], kwdefaults: dict[str, Value],
+                  args: list[Value], kwargs: dict[str, Value],
+                  on_raise: OnRaise) -> dict[str, Value] | None:  # fmt: skip
+    try:
+        return bind(code, defaults, kwdefaults, args, kwargs)
+    except Raised as error:
+        if on_raise is None or not on_raise(error.value):
+            raise
+        return None
+
+
+def bind(code: Code, defaults: list[Value], kwdefaults: dict[str, Value], args: list[Value],
+         kwargs: dict[str, Value]) -> dict[str, Value]:  # fmt: skip
+    """Parameters -> arguments by Python's rules. Errors: Raised(TypeError)."""
+    n = code.argcount
+    names = code.params[:n]
+    out: dict[str, Value] = dict(zip(names, args, strict=False))
+    if len(args) > n and code.varargs is None:
+        raise raised(TypeError, f"{code.name}() takes {n} positional arguments but "
+                                f"{len(args)} were given")  # fmt: skip
+    extra = DictValue(dict)
+    by_keyword = set(code.params[code.posonly : n + code.kwonly])
+    for key, value in kwargs.items():
+        if key in by_keyword:
+            if key in out:
+                raise raised(TypeError, f"{code.name}() got multiple values for argument '{key}'")
+            out[key] = value
+        elif code.varkw is not None:
+            extra.items[key] = value
+            extra.keys[key] = Const(key)
+        else:
+            raise raised(TypeError, f"{code.name}() got an unexpected keyword argument '{key}'")
+    for name, value in zip(names[n - len(defaults) :] if defaults else (), defaults, strict=True):
+        out.setdefault(name, value)
+    for name in code.params[n : n + code.kwonly]:
+        if name not in out and name in kwdefaults:
+            out[name] = kwdefaults[name]
+    missing = [p for p in code.params[: n + code.kwonly] if p not in out]
+    if missing:
+        raise raised(TypeError, f"{code.name}() missing {len(missing)} required arguments: "
+                                f"{', '.join(missing)}")  # fmt: skip
+    if code.varargs is not None:
+        out[code.varargs] = TupleValue(list(args[n:]))
+    if code.varkw is not None:
+        out[code.varkw] = extra
+    return out
+
+
+def push_frame(cap: Capture, code: Code, globals_: dict[str, object], bound: dict[str, Value],
+               cells: dict[str, CellValue], cont: Cont | None, on_raise: OnRaise,
+               function: Value | None) -> None:  # fmt: skip
+    """Start a virtual frame; a generator's is handed out suspended instead."""
+    if len(cap.frames) > MAX_DEPTH:
+        raise refuse("W116", f"more than {MAX_DEPTH} nested calls", cap.loc())
+    frame = VFrame(code, globals_, cap.pin(globals_, "globals"), function=function)
+    frame.cells = dict(cells)
+    for name, value in bound.items():
+        if name in code.cellvars:
+            frame.cells[name] = CellValue(value)
+        else:
+            frame.locals[name] = value
+    for name in code.cellvars:
+        if name not in frame.cells:
+            frame.cells[name] = CellValue(None)
+    if code.is_generator:
+        if code.flags & 0x280:  # coroutine or async generator
+            raise refuse("W109", f"{code.name} is a coroutine", cap.loc())
+        frame.ip = next(i for i, x in enumerate(code.instrs) if x.op == "RETURN_GENERATOR") + 1
+        cap.deliver(GeneratorValue(frame), cont)
+        return
+    frame.on_return = cont
+    frame.on_raise = on_raise
+    cap.frames.append(frame)
+
+
+# ------------------------------------------------------------------- instances
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
+_GLOBAL_HOOKS = ("_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks",
+                 "_global_forward_pre_hooks")  # fmt: skip
+
+
+def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: dict[str, Value],
+                   cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
+    raw = mro_lookup(fn.klass, "__call__")
+    if raw is MISSING:
+        raise raised(TypeError, f"'{fn.klass.__name__}' object is not callable")
+    watch_class(cap, fn.klass)
+    if raw is torch.nn.Module.__call__ and _plain_module_call(cap, fn):
+        forward = instance_get(cap, fn, "forward")
+        if forward is not None:
+            call_value(cap, forward, args, kwargs, cont, on_raise)
+            return
+        raw = mro_lookup(fn.klass, "forward")
+    call_value(cap, Const(raw), [fn, *args], kwargs, cont, on_raise)
+
+
+def _plain_module_call(cap: Capture, module: InstanceValue) -> bool:
+    """Whether nn.Module.__call__ does nothing but call forward: no hook is registered."""
+    if instance_get(cap, module, "_compiled_call_impl") is not None:
+        found = module.attrs["_compiled_call_impl"]
+        if not (isinstance(found, Const) and found.obj is None):
+            return False
+    for name in _HOOKS:
+        hooks = instance_get(cap, module, name)
+        if isinstance(hooks, DictValue) and _length(cap, hooks):
+            return False
+    module_py = torch.nn.modules.module
+    for name in _GLOBAL_HOOKS:
+        table = getattr(module_py, name)
+        hooks = cap.wrap(table, Item.make(InstanceDict.make(cap.pin(module_py)), name, False))
+        if isinstance(hooks, DictValue) and _length(cap, hooks):
+            return False
+    return True
+
+
+def _length(cap: Capture, d: DictValue) -> int:
+    """Number of entries of a dict, guarded."""
+    if not d.complete and not d.changed and d.source is not None:
+        assert isinstance(d.real, dict)
+        cap.guard("length", d.source, len(d.real))
+        return len(d.real)
+    return len(d.items)
+
+
+# ---------------------------------------------------------------- construction
+def construct(cap: Capture, fn: Const, kind: type, args: list[Value], kwargs: dict[str, Value],
+              cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
+    """kind(*args, **kwargs): the class table, else __new__ and __init__ by Python's rules."""
+    handler = CLASSES.get(kind)
+    if handler is not None:
+        guarded(cap, on_raise, lambda: handler(cap, args, kwargs, cont))
+        return
+    meta_call = mro_lookup(type(kind), "__call__")
+    if isinstance(meta_call, types.FunctionType) and type(kind).__module__ != "enum":
+        call_value(cap, Const(meta_call), [fn, *args], kwargs, cont, on_raise)
+        return
+    if issubclass(kind, BaseException) and not isinstance(mro_lookup(kind, "__init__"),
+                                                          types.FunctionType):  # fmt: skip
+        exc = InstanceValue(kind)
+        exc.attrs["args"] = TupleValue(list(args))
+        cap.deliver(exc, cont)
+        return
+    if not _made_in_python(kind):
+        policy = policy_of(kind)
+        guarded(cap, on_raise, lambda: policy.run(cap, kind, args, kwargs, cont))
+        return
+    watch_class(cap, kind)
+    new = mro_lookup(kind, "__new__")
+    new = new.__func__ if isinstance(new, staticmethod) else new
+    if isinstance(new, types.FunctionType):
+        call_value(cap, Const(new), [fn, *args], kwargs,
+                   lambda made: _init(cap, made, kind, args, kwargs, cont, on_raise),
+                   on_raise)  # fmt: skip
+        return
+    made = new_instance(cap, kind, args)
+    _init(cap, made, kind, args, kwargs, cont, on_raise)
+
+
+def _made_in_python(kind: type) -> bool:
+    return bool(kind.__flags__ & (1 << 9)) and (
+        "__dict__" in kind.__dict__ or "__slots__" in kind.__dict__ or kind.__module__ != "builtins"
+    ) and not kind.__module__.startswith("torch._C")
+
+
+def new_instance(cap: Capture, kind: type, args: list[Value]) -> Value:
+    """object.__new__(kind), dict.__new__(kind), tuple.__new__(kind, items), ..."""
+    if issubclass(kind, tuple):
+        if hasattr(kind, "_fields"):
+            return TupleValue(list(args), kind)
+        items = args[0] if args else TupleValue([])
+        if not isinstance(items, TupleValue):
+            raise refuse("W107", f"construction of {kind.__name__}", cap.loc())
+        return InstanceValue(kind, payload=TupleValue(list(items.items)))
+    if issubclass(kind, dict):
+        return InstanceValue(kind, payload=DictValue(_builtin_base(kind)))
+    if issubclass(kind, list):
+        from_type = METHODS.get((list, "__payload__"))
+        if from_type is None:
+            raise refuse("W107", f"construction of {kind.__name__}", cap.loc())
+        out = InstanceValue(kind)
+        from_type(cap, [out], {}, None)
+        return out
+    if issubclass(kind, int | float | str | bytes | set | frozenset | torch.Tensor | type):
+        raise refuse("W107", f"construction of {kind.__name__}", cap.loc())
+    return InstanceValue(kind)
+
+
+def _builtin_base(kind: type) -> type:
+    """The built-in container class that a subclass extends."""
+    return next(b for b in kind.__mro__ if b.__module__ in ("builtins", "collections"))
+
+
+def _init(cap: Capture, made: Value, kind: type, args: list[Value], kwargs: dict[str, Value],
+          cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
+    if not issubclass(made.cls(), kind):
+        cap.deliver(made, cont)
+        return
+    init = mro_lookup(made.cls(), "__init__")
+    if isinstance(init, types.FunctionType):
+        call_value(cap, Const(init), [made, *args], kwargs, lambda _: cap.deliver(made, cont),
+                   on_raise)  # fmt: skip
+        return
+    if init is object.__init__ or issubclass(kind, tuple):
+        if (args or kwargs) and mro_lookup(kind, "__new__") is object.__new__:
+            raise raised(TypeError, f"{kind.__name__}() takes no arguments")
+        cap.deliver(made, cont)
+        return
+    call_value(cap, Const(init), [made, *args], kwargs, lambda _: cap.deliver(made, cont), on_raise)
+
+
+def constants(args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Any], dict[str, Any]]:
+    """Real arguments, when all are constants. Errors: NotConstant."""
+    return [constant(a) for a in args], {k: constant(v) for k, v in kwargs.items()}
+
+
+def has_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
+    return any(isinstance(a, TensorValue) for a in (*args, *kwargs.values()))
+
+
+__all__ = ["NotConstant", "bind", "call_value", "constants", "construct", "has_tensor", "push_frame"]

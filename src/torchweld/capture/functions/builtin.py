@@ -1,0 +1,480 @@
+"""Functions of the builtins module."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchweld.capture.attrs import (
+    MISSING,
+    get_attr,
+    mro_lookup,
+    vars_of,
+)
+from torchweld.capture.attrs_write import del_attr, set_attr
+from torchweld.capture.functions import polyfills
+from torchweld.capture.items import del_item, get_item, get_iter, next_value, set_item
+from torchweld.capture.ops import (
+    BINARY,
+    COMPARE,
+    UNARY,
+    binary,
+    compare,
+    contains,
+    length,
+    payload,
+    real_call,
+    same,
+    truth,
+    unary,
+    user_method,
+)
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, Raised, raised, refuse
+from torchweld.capture.strings import format_value
+from torchweld.capture.tables import FUNCTIONS, CallHandler, function, klass
+from torchweld.capture.values.base import (
+    BoundValue,
+    CellValue,
+    Const,
+    FunctionValue,
+    InstanceValue,
+    NotConstant,
+    PartialValue,
+    SuperValue,
+    TensorValue,
+    TupleValue,
+    Value,
+    boolean,
+    constant,
+)
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+
+
+def text_of(cap: Capture, x: Value) -> str:
+    """A constant string argument."""
+    try:
+        return str(constant(x))
+    except NotConstant:
+        raise refuse("W107", "attribute name that is not constant", cap.loc()) from None
+
+
+def polyfill(name: Any, fn: types.FunctionType) -> None:
+    """Run `fn` of polyfills.py in place of the built-in `name`."""
+    value = Const(fn)
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        cap.call(value, args, kwargs, cont)
+
+    FUNCTIONS.add(name, handler)
+
+
+@function(len)
+def len_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    (x,) = args
+    hook = user_method(x, "__len__")
+    if hook is not None:
+        cap.call(Const(hook), [x], {}, cont)
+        return
+    cap.deliver(Const(length(cap, payload(x))), cont)
+
+
+@function(isinstance)
+def isinstance_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    x, kinds = args
+    cap.deliver(boolean(_is_instance(cap, x, _classinfo(cap, kinds))), cont)
+
+
+def _classinfo(cap: Capture, kinds: Value) -> Any:
+    if isinstance(kinds, TupleValue):
+        return tuple(_classinfo(cap, k) for k in cap.force_items(kinds.items))
+    if isinstance(kinds, Const):
+        return kinds.obj
+    raise refuse("W107", f"isinstance with {kinds.cls().__name__}", cap.loc())
+
+
+def _is_instance(cap: Capture, x: Value, kinds: Any) -> bool:
+    if isinstance(x, Const):
+        return isinstance(x.obj, kinds)
+    if isinstance(x, TensorValue):
+        return _is_tensor_instance(x, kinds)
+    real = getattr(x, "real", None)
+    if real is not None:
+        return isinstance(real, kinds)
+    if isinstance(kinds, tuple):
+        return any(_is_instance(cap, x, k) for k in kinds)
+    return issubclass(x.cls(), kinds)
+
+
+def _is_tensor_instance(x: TensorValue, kinds: Any) -> bool:
+    if isinstance(kinds, tuple):
+        return any(_is_tensor_instance(x, k) for k in kinds)
+    if isinstance(kinds, types.UnionType):
+        return any(_is_tensor_instance(x, k) for k in kinds.__args__)
+    if kinds in (torch.nn.Parameter, torch.nn.Buffer):
+        return x.kind is kinds or (kinds is torch.nn.Parameter and issubclass(x.kind, kinds))
+    if isinstance(kinds, type) and issubclass(kinds, torch.Tensor):
+        return issubclass(x.kind, kinds)
+    if isinstance(kinds, type) and isinstance(x.fake, kinds) and not hasattr(kinds, "fake_mode"):
+        return True
+    return issubclass(x.kind, kinds)
+
+
+@function(issubclass)
+def issubclass_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    kind, kinds = args
+    if not (isinstance(kind, Const) and isinstance(kind.obj, type)):
+        raise raised(TypeError, "issubclass() arg 1 must be a class")
+    cap.deliver(boolean(issubclass(kind.obj, _classinfo(cap, kinds))), cont)
+
+
+@function(getattr)
+def getattr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    obj, name = args[0], text_of(cap, args[1])
+    if len(args) < 3:
+        get_attr(cap, obj, name, cont)
+        return
+    _with_attribute_error(cap, obj, name, cont, lambda: cap.deliver(args[2], cont))
+
+
+def _with_attribute_error(cap: Capture, obj: Value, name: str, cont: Cont | None,
+                          missing: Callable[[], None]) -> None:  # fmt: skip
+    """get_attr; `missing` runs instead if an AttributeError comes out, now or from a getter."""
+    depth = len(cap.frames)
+    try:
+        get_attr(cap, obj, name, cont)
+    except Raised as error:
+        if not issubclass(error.value.cls(), AttributeError):
+            raise
+        missing()
+        return
+    if len(cap.frames) <= depth:
+        return
+    frame = cap.frames[depth]
+    before = frame.on_raise
+
+    def on_raise(exc: Value) -> bool:
+        if before is not None and before(exc):
+            return True
+        if not issubclass(exc.cls(), AttributeError):
+            return False
+        missing()
+        return True
+
+    frame.on_raise = on_raise
+
+
+@function(hasattr)
+def hasattr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    obj, name = args[0], text_of(cap, args[1])
+    _with_attribute_error(cap, obj, name, lambda _: cap.deliver(boolean(True), cont),
+                          lambda: cap.deliver(boolean(False), cont))  # fmt: skip
+
+
+@function(setattr)
+def setattr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    set_attr(cap, args[0], text_of(cap, args[1]), args[2], lambda _: cap.deliver(Const(None), cont))
+
+
+@function(delattr)
+def delattr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    del_attr(cap, args[0], text_of(cap, args[1]))
+    cap.deliver(Const(None), cont)
+
+
+@function(vars)
+def vars_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if not args:
+        raise refuse("W107", "vars() of the frame", cap.loc())
+    if not isinstance(args[0], InstanceValue):
+        raise refuse("W107", f"vars() of {args[0].cls().__name__}", cap.loc())
+    cap.deliver(vars_of(cap, args[0]), cont)
+
+
+@function(callable)
+def callable_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    (x,) = args
+    if isinstance(x, Const):
+        cap.deliver(boolean(callable(x.obj)), cont)
+    elif isinstance(x, FunctionValue | BoundValue | PartialValue):
+        cap.deliver(boolean(True), cont)
+    else:
+        cap.deliver(boolean(mro_lookup(x.cls(), "__call__") is not MISSING), cont)
+
+
+@function(iter)
+def iter_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if len(args) != 1:
+        raise refuse("W107", "iter() with a sentinel", cap.loc())
+    get_iter(cap, args[0], cont)
+
+
+@function(next)
+def next_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    def stop() -> None:
+        if len(args) < 2:
+            raise raised(StopIteration)
+        cap.deliver(args[1], cont)
+
+    next_value(cap, args[0], lambda v: cap.deliver(v, cont), stop)
+
+
+@function(id)
+def id_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W107", "id()", cap.loc())
+
+
+@function(hash)
+def hash_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    hook = user_method(args[0], "__hash__")
+    if hook is not None:
+        cap.call(Const(hook), args, {}, cont)
+        return
+    try:
+        cap.deliver(real_call(hash, constant(cap.unwrap(args[0]))), cont)
+    except NotConstant:
+        raise refuse("W107", f"hash of {args[0].cls().__name__}", cap.loc()) from None
+
+
+@function(repr)
+def repr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    format_value(cap, args[0], "r", "", cont)
+
+
+@function(format)
+def format_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    spec = text_of(cap, args[1]) if len(args) > 1 else ""
+    format_value(cap, args[0], None, spec, cont)
+
+
+@function(abs)
+def abs_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    _tensor_or_real(cap, abs, torch.abs, args, kwargs, cont)
+
+
+@function(round)
+def round_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    _tensor_or_real(cap, round, torch.round, args, kwargs, cont)
+
+
+@function(pow)
+def pow_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    _tensor_or_real(cap, pow, torch.pow, args, kwargs, cont)
+
+
+def _tensor_or_real(cap: Capture, real: Any, on_tensor: Any, args: Args, kwargs: Kwargs,
+                    cont: Cont | None) -> None:  # fmt: skip
+    if any(isinstance(a, TensorValue) for a in args):
+        cap.deliver(cap.builder.call("call_function", on_tensor, args, kwargs, cap.loc()), cont)
+        return
+    hook = user_method(args[0], f"__{real.__name__}__")
+    if hook is not None:
+        cap.call(Const(hook), args, kwargs, cont)
+        return
+    try:
+        named = {k: constant(v) for k, v in kwargs.items()}
+        cap.deliver(real_call(lambda *a: real(*a, **named), *(constant(a) for a in args)), cont)
+    except NotConstant:
+        raise refuse("W107", f"{real.__name__} of {args[0].cls().__name__}", cap.loc()) from None
+
+
+@function(print)
+def print_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W106", "print writes to a file", cap.loc())
+
+
+def _extreme(larger: bool) -> CallHandler:
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        missing = Const(polyfills._MISSING)
+        items: Value = TupleValue(list(args)) if len(args) > 1 else args[0]
+        cap.call(Const(polyfills.extreme), [items, kwargs.get("key", Const(None)),
+                                            kwargs.get("default", missing), missing,
+                                            boolean(larger)], {}, cont)  # fmt: skip
+
+    return handler
+
+
+FUNCTIONS.add(max, _extreme(True))
+FUNCTIONS.add(min, _extreme(False))
+
+
+@function(globals, locals, input, open, exec, eval, compile, dir)
+def _unsupported(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W106", "a builtin that looks at or changes the frame or the system", cap.loc())
+
+
+# ---------------------------------------------------------------------- classes
+@klass(super)
+def super_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if len(args) == 2:
+        kind, self_ = args
+    else:
+        f = cap.top
+        cell = f.cells.get("__class__")
+        if cell is None or cell.contents is None:
+            raise raised(RuntimeError, "super(): no arguments")
+        kind = cell.contents = cap.force(cell.contents)
+        name = f.code.params[0]
+        held = f.cells.get(name)
+        first = f.locals.get(name) or (cap.force(held.contents) if held and held.contents else None)
+        assert first is not None
+        self_ = first
+    if not (isinstance(kind, Const) and isinstance(kind.obj, type)):
+        raise refuse("W107", "super() of a class that is not constant", cap.loc())
+    cap.deliver(SuperValue(kind.obj, self_), cont)
+
+
+@klass(type)
+def type_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if len(args) != 1:
+        raise refuse("W107", "a class made by type()", cap.loc())
+    cap.deliver(Const(args[0].cls()), cont)
+
+
+@klass(bool)
+def bool_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if not args:
+        cap.deliver(boolean(False), cont)
+        return
+    truth(cap, args[0], lambda t: cap.deliver(boolean(t), cont))
+
+
+def _number(kind: type, special: str) -> CallHandler:
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        if args and isinstance(args[0], TensorValue):
+            raise refuse("W102", f"{kind.__name__}() of a Tensor", cap.loc())
+        hook = user_method(args[0], special) if args else None
+        if hook is not None:
+            cap.call(Const(hook), args, {}, cont)
+            return
+        try:
+            named = {k: constant(v) for k, v in kwargs.items()}
+            real = [constant(a) for a in args]
+        except NotConstant:
+            raise refuse("W107", f"{kind.__name__}() of {args[0].cls().__name__}",
+                         cap.loc()) from None  # fmt: skip
+        cap.deliver(real_call(lambda *a: kind(*a, **named), *real), cont)
+
+    return handler
+
+
+for _kind, _special in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
+    klass(_kind)(_number(_kind, _special))
+
+
+@klass(str)
+def str_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if not args:
+        cap.deliver(Const(""), cont)
+        return
+    format_value(cap, args[0], "s", "", cont)
+
+
+@klass(object)
+def object_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(InstanceValue(object), cont)
+
+
+@klass(slice)
+def slice_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    from_parts = [Const(None), args[0]] if len(args) == 1 else args
+    try:
+        cap.deliver(Const(slice(*(constant(p) for p in from_parts))), cont)
+    except NotConstant:
+        raise refuse("W107", "slice() of a Tensor", cap.loc()) from None
+
+
+@klass(range)
+def range_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if any(isinstance(a, TensorValue) for a in args):
+        raise refuse("W102", "range() of a Tensor", cap.loc())
+    try:
+        cap.deliver(real_call(range, *(constant(a) for a in args)), cont)
+    except NotConstant:
+        raise refuse("W107", "range() of a value that is not constant", cap.loc()) from None
+
+
+@klass(types.CellType)
+def cell_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(CellValue(args[0] if args else None), cont)
+
+
+@klass(property)
+def property_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W107", "a property made in the frame", cap.loc())
+
+
+# --------------------------------------------------------------- operator module
+def _binary_function(symbol: str) -> CallHandler:
+    return lambda cap, args, kwargs, cont: binary(cap, symbol, args[0], args[1], cont)
+
+
+def _compare_function(symbol: str) -> CallHandler:
+    return lambda cap, args, kwargs, cont: compare(cap, symbol, args[0], args[1], cont)
+
+
+def _unary_function(symbol: str) -> CallHandler:
+    return lambda cap, args, kwargs, cont: unary(cap, symbol, args[0], cont)
+
+
+for _symbol, (_fn, _, _) in BINARY.items():
+    FUNCTIONS.add(_fn, _binary_function(_symbol))
+for _symbol, (_fn, _, _) in COMPARE.items():
+    FUNCTIONS.add(_fn, _compare_function(_symbol))
+for _symbol, (_fn, _) in UNARY.items():
+    FUNCTIONS.add(_fn, _unary_function(_symbol))
+
+
+@function(operator.getitem)
+def getitem_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    get_item(cap, args[0], args[1], cont)
+
+
+@function(operator.setitem)
+def setitem_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    set_item(cap, args[0], args[1], args[2])
+    cap.deliver(Const(None), cont)
+
+
+@function(operator.delitem)
+def delitem_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    del_item(cap, args[0], args[1])
+    cap.deliver(Const(None), cont)
+
+
+@function(operator.contains)
+def contains_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    contains(cap, args[0], args[1], lambda t: cap.deliver(boolean(t), cont))
+
+
+@function(operator.not_)
+def not_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    truth(cap, args[0], lambda t: cap.deliver(boolean(not t), cont))
+
+
+@function(operator.truth)
+def truth_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    truth(cap, args[0], lambda t: cap.deliver(boolean(t), cont))
+
+
+@function(operator.is_)
+def is_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(boolean(same(args[0], args[1])), cont)
+
+
+@function(operator.is_not)
+def is_not(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(boolean(not same(args[0], args[1])), cont)
+
+
+for _name, _polyfill in (
+    (sum, polyfills.sum_), (any, polyfills.any_), (all, polyfills.all_),
+    (sorted, polyfills.sorted_),
+):  # fmt: skip
+    polyfill(_name, _polyfill)

@@ -1,0 +1,561 @@
+"""Construction and methods of list, tuple, dict, set and str."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import torch
+
+from torchweld.capture.functions import polyfills
+from torchweld.capture.items import del_item, dict_set, get_item, list_of, plain_iterator, set_item
+from torchweld.capture.ops import contains, equal, filed_key, keys_of, length, payload, user_method
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.tables import METHODS, klass, method
+from torchweld.capture.values.base import (
+    Const,
+    DictValue,
+    GeneratorValue,
+    InstanceValue,
+    ListValue,
+    NotConstant,
+    SetValue,
+    TensorValue,
+    TupleValue,
+    Value,
+    ViewValue,
+    boolean,
+    constant,
+)
+from torchweld.capture.wrap import complete, read_key
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+
+
+def collect(cap: Capture, x: Value, cont: Any) -> None:
+    """All items of any iterable, as a Python list of values, given to `cont`."""
+    box = payload(x)
+    if isinstance(box, ListValue | TupleValue):
+        cont(list(cap.force_items(box.items)))
+        return
+    if not isinstance(x, GeneratorValue) and user_method(x, "__iter__") is None:
+        iterator = plain_iterator(cap, box)
+        if iterator is not None:
+            out = []
+            while (item := iterator.step()) is not None:
+                out.append(item)
+            cont(out)
+            return
+
+    def done(made: Value) -> None:
+        assert isinstance(made, ListValue)
+        cont(list(made.items))
+
+    cap.call(Const(polyfills.list_), [x], {}, done)
+
+
+# ---------------------------------------------------------------- construction
+@klass(list)
+def make_list(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if not args:
+        cap.deliver(ListValue([]), cont)
+        return
+    collect(cap, args[0], lambda items: cap.deliver(ListValue(items), cont))
+
+
+@klass(tuple)
+def make_tuple(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if not args:
+        cap.deliver(TupleValue([]), cont)
+    elif isinstance(args[0], TupleValue) and args[0].kind is tuple:
+        cap.deliver(args[0], cont)
+    else:
+        collect(cap, args[0], lambda items: cap.deliver(TupleValue(items), cont))
+
+
+@klass(torch.Size)
+def make_size(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if not args:
+        cap.deliver(TupleValue([], torch.Size), cont)
+        return
+    collect(cap, args[0], lambda items: cap.deliver(TupleValue(items, torch.Size), cont))
+
+
+def _make_set(kind: type) -> Any:
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        out = SetValue(kind)
+        if not args:
+            cap.deliver(out, cont)
+            return
+
+        def fill(items: list[Value]) -> None:
+            for item in items:
+                out.items.setdefault(filed_key(item), item)
+            cap.deliver(out, cont)
+
+        collect(cap, args[0], fill)
+
+    return handler
+
+
+klass(set)(_make_set(set))
+klass(frozenset)(_make_set(frozenset))
+
+
+def _make_dict(kind: type) -> Any:
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        out = DictValue(kind)
+        rest = args
+        if kind is collections.defaultdict and args:
+            out.factory, rest = args[0], args[1:]
+        dict_update(cap, [out, *rest], kwargs, lambda _: cap.deliver(out, cont))
+
+    return handler
+
+
+for _kind in DICTS:
+    klass(_kind)(_make_dict(_kind))
+
+
+# ------------------------------------------------------------------------ lists
+def _list(cap: Capture, x: Value) -> ListValue:
+    box = payload(x)
+    if not isinstance(box, ListValue):
+        raise raised(TypeError, f"descriptor requires a 'list' object, not '{x.cls().__name__}'")
+    cap.force_items(box.items)
+    return box
+
+
+def _none(cap: Capture, cont: Cont | None) -> None:
+    cap.deliver(Const(None), cont)
+
+
+@method(list, "append")
+def list_append(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _list(cap, args[0])
+    box.items.append(args[1])
+    cap.mark(box)
+    _none(cap, cont)
+
+
+@method(list, "extend")
+def list_extend(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _list(cap, args[0])
+
+    def fill(items: list[Value]) -> None:
+        box.items.extend(items)
+        cap.mark(box)
+        _none(cap, cont)
+
+    collect(cap, args[1], fill)
+
+
+@method(list, "insert")
+def list_insert(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _list(cap, args[0])
+    box.items.insert(constant(args[1]), args[2])
+    cap.mark(box)
+    _none(cap, cont)
+
+
+@method(list, "pop")
+def list_pop(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _list(cap, args[0])
+    try:
+        item = box.items.pop(constant(args[1]) if len(args) > 1 else -1)
+    except IndexError as error:
+        raise raised(IndexError, *error.args) from None
+    cap.mark(box)
+    cap.deliver(cap.force(item), cont)
+
+
+@method(list, "clear")
+def list_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _list(cap, args[0])
+    box.items.clear()
+    cap.mark(box)
+    _none(cap, cont)
+
+
+@method(list, "reverse")
+def list_reverse(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _list(cap, args[0])
+    box.items.reverse()
+    cap.mark(box)
+    _none(cap, cont)
+
+
+@method(list, "remove")
+def list_remove(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _list(cap, args[0])
+    at = _index(cap, box, args[1])
+    del box.items[at]
+    cap.mark(box)
+    _none(cap, cont)
+
+
+@method(list, "sort")
+def list_sort(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _list(cap, args[0])
+
+    def replace(made: Value) -> None:
+        assert isinstance(made, ListValue)
+        box.items[:] = made.items
+        cap.mark(box)
+        _none(cap, cont)
+
+    cap.call(Const(polyfills.sorted_), [ListValue(list(box.items))], kwargs, replace)
+
+
+@method(list, "copy")
+def list_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(ListValue(list(_list(cap, args[0]).items)), cont)
+
+
+@method((list, tuple), "index")
+def sequence_index(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(Const(_index(cap, payload(args[0]), args[1])), cont)
+
+
+def _index(cap: Capture, box: Value, item: Value) -> int:
+    for i, x in enumerate(list_of(cap, box)):
+        if x is item or equal(cap, x, item):
+            return i
+    raise raised(ValueError, f"item is not in {box.cls().__name__}")
+
+
+@method((list, tuple), "count")
+def sequence_count(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    items = list_of(cap, args[0])
+    cap.deliver(Const(sum(x is args[1] or equal(cap, x, args[1]) for x in items)), cont)
+
+
+@method(torch.Size, "numel")
+def size_numel(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(Const(torch.Size(constant(cap.unwrap(args[0]))).numel()), cont)
+
+
+@method((list, tuple, *DICTS), "__getitem__")
+def getitem(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    get_item(cap, payload(args[0]), args[1], cont)
+
+
+@method((list, *DICTS), "__setitem__")
+def setitem(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    set_item(cap, payload(args[0]), args[1], args[2])
+    _none(cap, cont)
+
+
+@method((list, *DICTS), "__delitem__")
+def delitem(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    del_item(cap, payload(args[0]), args[1])
+    _none(cap, cont)
+
+
+@method((list, tuple, set, frozenset, *DICTS), "__len__")
+def len_method(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(Const(length(cap, payload(args[0]))), cont)
+
+
+@method((list, tuple, set, frozenset, *DICTS), "__contains__")
+def contains_method(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    contains(cap, payload(args[0]), args[1], lambda t: cap.deliver(boolean(t), cont))
+
+
+@method((list, tuple, set, frozenset, *DICTS), "__iter__")
+def iter_method(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    made = plain_iterator(cap, payload(args[0]))
+    assert made is not None
+    cap.deliver(made, cont)
+
+
+@method((list, *DICTS, set), "__init__")
+def container_init(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = payload(args[0])
+    name = "extend" if isinstance(box, ListValue) else "update"
+    if len(args) == 1 and not kwargs:
+        _none(cap, cont)
+        return
+    METHODS[(list if isinstance(box, ListValue) else dict, name)](cap, [box, *args[1:]], kwargs, cont)
+
+
+@method(list, "__payload__")
+def list_payload(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    made = args[0]
+    assert isinstance(made, InstanceValue)
+    made.payload = ListValue([])
+
+
+# ------------------------------------------------------------------------ dicts
+def _dict(x: Value) -> DictValue:
+    box = payload(x)
+    if not isinstance(box, DictValue):
+        raise raised(TypeError, f"descriptor requires a 'dict' object, not '{x.cls().__name__}'")
+    return box
+
+
+@method(DICTS, "get")
+def dict_get(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    found = read_key(cap, _dict(args[0]), filed_key(args[1]))
+    default = args[2] if len(args) > 2 else kwargs.get("default", Const(None))
+    cap.deliver(default if found is None else found, cont)
+
+
+@method(DICTS, "pop")
+def dict_pop(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _dict(args[0])
+    found = read_key(cap, box, filed_key(args[1]))
+    if found is not None:
+        del_item(cap, box, args[1])
+        cap.deliver(found, cont)
+        return
+    default = args[2] if len(args) > 2 else kwargs.get("default")
+    if default is None:
+        raise raised(KeyError, filed_key(args[1]))
+    cap.deliver(default, cont)
+
+
+@method(DICTS, "setdefault")
+def dict_setdefault(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _dict(args[0])
+    found = read_key(cap, box, filed_key(args[1]))
+    if found is None:
+        found = args[2] if len(args) > 2 else Const(None)
+        dict_set(cap, box, args[1], found)
+    cap.deliver(found, cont)
+
+
+def _view(what: str) -> Any:
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        cap.deliver(ViewValue(_dict(args[0]), what), cont)
+
+    return handler
+
+
+for _what in ("keys", "values", "items"):
+    method(DICTS, _what)(_view(_what))
+
+
+@method(DICTS, "update")
+def dict_update(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _dict(args[0])
+
+    def named(_: Value | None) -> None:
+        for key, value in kwargs.items():
+            dict_set(cap, box, Const(key), value)
+        _none(cap, cont)
+
+    if len(args) < 2:
+        named(None)
+        return
+    other = payload(args[1])
+    if isinstance(other, DictValue):
+        complete(cap, other)
+        for key in list(other.items):
+            dict_set(cap, box, other.keys[key], cap.force(other.items[key]))
+        named(None)
+    elif isinstance(other, InstanceValue) and user_method(other, "keys") is not None:
+        cap.call(Const(polyfills.dict_update_mapping), [box, other], {}, named)
+    else:
+        cap.call(Const(polyfills.dict_update), [box, other], {}, named)
+
+
+@method(DICTS, "clear")
+def dict_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _dict(args[0])
+    complete(cap, box)
+    box.items.clear()
+    box.keys.clear()
+    cap.mark(box)
+    _none(cap, cont)
+
+
+@method(DICTS, "copy")
+def dict_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _dict(args[0])
+    complete(cap, box)
+    out = DictValue(box.kind)
+    out.items.update(box.items)
+    out.keys.update(box.keys)
+    out.factory = box.factory
+    cap.deliver(out, cont)
+
+
+@method(DICTS, "popitem")
+def dict_popitem(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _dict(args[0])
+    complete(cap, box)
+    if not box.items:
+        raise raised(KeyError, "popitem(): dictionary is empty")
+    last = constant(args[1]) if len(args) > 1 else constant(kwargs.get("last", Const(True)))
+    key = list(box.items)[-1 if last else 0]
+    name, value = box.keys[key], cap.force(box.items[key])
+    del_item(cap, box, name)
+    cap.deliver(TupleValue([name, value]), cont)
+
+
+@method(collections.OrderedDict, "move_to_end")
+def move_to_end(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _dict(args[0])
+    complete(cap, box)
+    filed = filed_key(args[1])
+    if filed not in box.items:
+        raise raised(KeyError, filed)
+    last = constant(args[2]) if len(args) > 2 else constant(kwargs.get("last", Const(True)))
+    slot = box.items.pop(filed)
+    if last:
+        box.items[filed] = slot
+    else:
+        rest = dict(box.items)
+        box.items.clear()
+        box.items[filed] = slot
+        box.items.update(rest)
+    cap.mark(box)
+    _none(cap, cont)
+
+
+@method(DICTS, "fromkeys")
+def dict_fromkeys(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.call(Const(polyfills.dict_fromkeys), args[1:], kwargs, cont)
+
+
+# ------------------------------------------------------------------------- sets
+def _elements(cap: Capture, x: Value, cont: Any) -> None:
+    """The elements of any iterable as {key: value}, given to `cont`."""
+    if isinstance(x, SetValue):
+        cont(dict(x.items))
+        return
+    if isinstance(x, ViewValue) and x.what == "keys":
+        keys = keys_of(cap, x)
+        cont({k: x.of.keys[k] for k in keys})
+        return
+
+    def fill(items: list[Value]) -> None:
+        out: dict[object, Value] = {}
+        for item in items:
+            out.setdefault(filed_key(item), item)
+        cont(out)
+
+    collect(cap, x, fill)
+
+
+_COMBINE: dict[str, Any] = {
+    "union": lambda a, b: {**b, **a},
+    "intersection": lambda a, b: {k: v for k, v in a.items() if k in b},
+    "difference": lambda a, b: {k: v for k, v in a.items() if k not in b},
+    "symmetric_difference": lambda a, b: {k: v for k, v in (*a.items(), *b.items())
+                                          if (k in a) != (k in b)},
+}  # fmt: skip
+
+
+def _combined(name: str, in_place: bool) -> Any:
+    combine = _COMBINE[name]
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        def go(current: dict[object, Value], rest: Args) -> None:
+            if rest:
+                _elements(cap, rest[0], lambda other: go(combine(current, other), rest[1:]))
+                return
+            target = args[0] if in_place else SetValue(_result_kind(args[0]))
+            assert isinstance(target, SetValue)
+            target.items.clear()
+            target.items.update(current)
+            if in_place:
+                cap.mark(target)
+            cap.deliver(Const(None) if in_place else target, cont)
+
+        _elements(cap, args[0], lambda first: go(first, args[1:]))
+
+    return handler
+
+
+def _result_kind(x: Value) -> type:
+    return x.kind if isinstance(x, SetValue) else set
+
+
+for _op in _COMBINE:
+    method((set, frozenset), _op)(_combined(_op, in_place=False))
+for _op, _into in (("union", "update"), ("intersection", "intersection_update"),
+                   ("difference", "difference_update"),
+                   ("symmetric_difference", "symmetric_difference_update")):  # fmt: skip
+    method(set, _into)(_combined(_op, in_place=True))
+
+
+@method(set, "add")
+def set_add(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = args[0]
+    assert isinstance(box, SetValue)
+    box.items.setdefault(filed_key(args[1]), args[1])
+    cap.mark(box)
+    _none(cap, cont)
+
+
+@method(set, "discard", "remove")
+def set_discard(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = args[0]
+    assert isinstance(box, SetValue)
+    box.items.pop(filed_key(args[1]), None)
+    cap.mark(box)
+    _none(cap, cont)
+
+
+@method(set, "clear")
+def set_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = args[0]
+    assert isinstance(box, SetValue)
+    box.items.clear()
+    cap.mark(box)
+    _none(cap, cont)
+
+
+@method((set, frozenset), "copy")
+def set_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = args[0]
+    assert isinstance(box, SetValue)
+    out = SetValue(box.kind)
+    out.items.update(box.items)
+    cap.deliver(out, cont)
+
+
+def _relation(test: Any) -> Any:
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        _elements(cap, args[0], lambda a: _elements(
+            cap, args[1], lambda b: cap.deliver(boolean(test(a.keys(), b.keys())), cont)))  # fmt: skip
+
+    return handler
+
+
+method((set, frozenset), "issubset")(_relation(lambda a, b: a <= b))
+method((set, frozenset), "issuperset")(_relation(lambda a, b: a >= b))
+method((set, frozenset), "isdisjoint")(_relation(lambda a, b: not (a & b)))
+
+
+# ------------------------------------------------------------------------ texts
+@method(str, "join")
+def str_join(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    def joined(items: list[Value]) -> None:
+        try:
+            cap.deliver(Const(constant(args[0]).join(constant(i) for i in items)), cont)
+        except NotConstant:
+            raise refuse("W107", "join of texts that are not constant", cap.loc()) from None
+        except TypeError as error:
+            raise raised(TypeError, *error.args) from None
+
+    collect(cap, args[1], joined)
+
+
+@method(str, "format")
+def str_format(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if any(isinstance(a, TensorValue) for a in (*args, *kwargs.values())):
+        raise refuse("W102", "a Tensor is formatted as text", cap.loc())
+    try:
+        named = {k: constant(cap.unwrap(v)) for k, v in kwargs.items()}
+        text = constant(args[0]).format(*(constant(cap.unwrap(a)) for a in args[1:]), **named)
+    except NotConstant:
+        raise refuse("W107", "format of values that are not constant", cap.loc()) from None
+    cap.deliver(Const(text), cont)
+
+

@@ -1,0 +1,145 @@
+"""Methods of object, type, BaseException and functions that classes written in Python call."""
+
+from __future__ import annotations
+
+import collections
+import types
+
+import torch
+
+from torchweld.capture.attrs import (
+    class_attr,
+    generic_attr,
+    mro_lookup,
+)
+from torchweld.capture.attrs_write import del_attr, generic_set
+from torchweld.capture.calls import construct, new_instance
+from torchweld.capture.functions.builtin import text_of
+from torchweld.capture.ops import same
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, refuse
+from torchweld.capture.tables import FUNCTIONS, function, method
+from torchweld.capture.values.base import (
+    BoundValue,
+    Const,
+    InstanceValue,
+    TupleValue,
+    Value,
+    boolean,
+)
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+
+
+def _new(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """<built-in>.__new__(cls, ...)."""
+    kind = args[0]
+    assert isinstance(kind, Const)
+    assert isinstance(kind.obj, type)
+    if kind.obj.__flags__ & (1 << 9):
+        cap.deliver(new_instance(cap, kind.obj, args[1:]), cont)
+        return
+    construct(cap, kind, kind.obj, args[1:], kwargs, cont, None)
+
+
+for _base in (object, dict, list, tuple, collections.OrderedDict, collections.defaultdict):
+    if _base.__new__ not in FUNCTIONS:
+        FUNCTIONS.add(_base.__new__, _new)
+
+
+@method(tuple, "__new__")
+def tuple_new(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    _new(cap, args, kwargs, cont)
+
+
+@method(object, "__init__")
+def object_init(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(Const(None), cont)
+
+
+@method((object, torch.nn.Module), "__getattribute__")
+def object_getattribute(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    obj, name = args[0], text_of(cap, args[1])
+    if not isinstance(obj, InstanceValue):
+        raise refuse("W107", f"object.__getattribute__ of {obj.cls().__name__}", cap.loc())
+    generic_attr(cap, obj, name, cont)
+
+
+@method(object, "__setattr__")
+def object_setattr(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    obj, name = args[0], text_of(cap, args[1])
+    if not isinstance(obj, InstanceValue):
+        raise refuse("W106", f"assignment to attribute {name} of {obj.cls().__name__}", cap.loc())
+    generic_set(cap, obj, name, args[2], lambda _: cap.deliver(Const(None), cont))
+
+
+@method(object, "__delattr__")
+def object_delattr(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    obj = args[0]
+    if mro_lookup(obj.cls(), "__delattr__") is not object.__delattr__:
+        raise refuse("W106", "object.__delattr__ called by a user-written __delattr__", cap.loc())
+    del_attr(cap, obj, text_of(cap, args[1]))
+    cap.deliver(Const(None), cont)
+
+
+@method(object, "__eq__")
+def object_eq(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(boolean(True) if same(args[0], args[1]) else Const(NotImplemented), cont)
+
+
+@method(object, "__ne__")
+def object_ne(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(boolean(False) if same(args[0], args[1]) else Const(NotImplemented), cont)
+
+
+@method(BaseException, "__init__")
+def exception_init(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    exc = args[0]
+    assert isinstance(exc, InstanceValue)
+    exc.attrs["args"] = TupleValue(list(args[1:]))
+    cap.deliver(Const(None), cont)
+
+
+@method(BaseException, "with_traceback")
+def with_traceback(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(args[0], cont)
+
+
+def _descriptor_get(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """function.__get__(obj, type)."""
+    fn, obj = args[0], args[1]
+    bound = not (isinstance(obj, Const) and obj.obj is None)
+    cap.deliver(BoundValue(fn, obj) if bound else fn, cont)
+
+
+FUNCTIONS.add(types.FunctionType.__get__, _descriptor_get)
+
+
+@function(type.__call__)
+def type_call(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    kind = args[0]
+    assert isinstance(kind, Const)
+    assert isinstance(kind.obj, type)
+    construct(cap, kind, kind.obj, args[1:], kwargs, cont, None)
+
+
+@method(type, "__getattribute__")
+def type_getattribute(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    kind = args[0]
+    assert isinstance(kind, Const)
+    assert isinstance(kind.obj, type)
+    class_attr(cap, kind, kind.obj, text_of(cap, args[1]), cont)
+
+
+@method(type, "mro")
+def type_mro(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    kind = args[0]
+    assert isinstance(kind, Const)
+    assert isinstance(kind.obj, type)
+    cap.deliver(TupleValue([Const(k) for k in kind.obj.__mro__]), cont)
+
+
+@function(types.MethodType)
+def make_method(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(BoundValue(args[0], args[1]), cont)

@@ -1,0 +1,207 @@
+"""functools, dataclasses, copy, warnings, logging, inspect, typing, contextlib."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import inspect
+import logging
+import types
+import typing
+import warnings
+from typing import Any
+
+from torchweld.capture.attrs import load_all_attrs
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.tables import FUNCTIONS, function, klass
+from torchweld.capture.values.base import (
+    Const,
+    DictValue,
+    FunctionValue,
+    InstanceValue,
+    ListValue,
+    PartialValue,
+    SetValue,
+    TensorValue,
+    TupleValue,
+    Value,
+    boolean,
+)
+from torchweld.capture.wrap import complete
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+
+
+@klass(functools.partial)
+def partial(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(PartialValue(args[0], args[1:], kwargs, functools.partial), cont)
+
+
+@function(functools.wraps)
+def wraps(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(Const(_keep_function), cont)
+
+
+def _keep_function(fn: Any) -> Any:
+    return fn
+
+
+@function(_keep_function)
+def keep_function(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """functools.wraps on a function made in the frame changes names only."""
+    cap.deliver(args[0], cont)
+
+
+@function(functools.update_wrapper)
+def update_wrapper(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(args[0], cont)
+
+
+# --------------------------------------------------------------------- effects
+def deferred(fn: Any) -> None:
+    """Calls of `fn` are effects: performed after the graph, in order."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        cap.effects.append((Const(fn), args, kwargs))
+        cap.deliver(Const(None), cont)
+
+    FUNCTIONS.add(fn, handler)
+
+
+deferred(warnings.warn)
+for _name in ("debug", "info", "warning", "error", "critical", "log", "exception"):
+    deferred(getattr(logging.Logger, _name))
+
+
+# ------------------------------------------------------------------ dataclasses
+@function(dataclasses.fields)
+def fields(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    kind = args[0].obj if isinstance(args[0], Const) and isinstance(args[0].obj, type) \
+        else args[0].cls()  # fmt: skip
+    try:
+        found = dataclasses.fields(kind)
+    except TypeError as error:
+        raise raised(TypeError, *error.args) from None
+    cap.deliver(TupleValue([cap.wrap(f, cap.pin(f, f.name)) for f in found]), cont)
+
+
+@function(dataclasses.is_dataclass)
+def is_dataclass(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    x = args[0]
+    kind = x.obj if isinstance(x, Const) and isinstance(x.obj, type) else x.cls()
+    cap.deliver(boolean(dataclasses.is_dataclass(kind)), cont)
+
+
+# ------------------------------------------------------------------------- copy
+@function(copy.copy)
+def copy_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(_copy(cap, args[0], None), cont)
+
+
+@function(copy.deepcopy)
+def copy_deepcopy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(_copy(cap, args[0], {}), cont)
+
+
+def _copy(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Value:
+    """A copy; with `memo` a deep one. Errors: GraphBreak for what has its own way of copying."""
+    if memo is not None and id(x) in memo:
+        return memo[id(x)]
+    if isinstance(x, Const | FunctionValue):
+        return x
+    if isinstance(x, TensorValue):
+        if memo is None:
+            raise refuse("W107", "copy.copy of a Tensor", cap.loc())
+        if x.fake.requires_grad:
+            raise refuse("W107", "copy.deepcopy of a Tensor that requires grad", cap.loc())
+        out: Value = cap.builder.call("call_method", "clone", [x], {}, cap.loc())
+        memo[id(x)] = out
+        return out
+    if isinstance(x, InstanceValue):
+        return _copy_instance(cap, x, memo)
+    return _copy_container(cap, x, memo)
+
+
+def _copy_container(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Value:
+    def item(slot: Any) -> Value:
+        value = cap.force(slot)
+        return value if memo is None else _copy(cap, value, memo)
+
+    match x:
+        case TupleValue():
+            return TupleValue([item(i) for i in x.items], x.kind)
+        case ListValue():
+            made = ListValue([])
+            if memo is not None:
+                memo[id(x)] = made
+            made.items.extend(item(i) for i in list(x.items))
+            return made
+        case DictValue():
+            complete(cap, x)
+            out = DictValue(x.kind)
+            out.factory = x.factory
+            if memo is not None:
+                memo[id(x)] = out
+            for key, slot in list(x.items.items()):
+                out.items[key] = item(slot)
+                out.keys[key] = x.keys[key]
+            return out
+        case SetValue():
+            same = SetValue(x.kind)
+            same.items.update(x.items)
+            return same
+    raise refuse("W107", f"copy of {x.cls().__name__}", cap.loc())
+
+
+def _copy_instance(cap: Capture, x: InstanceValue, memo: dict[int, Value] | None) -> Value:
+    special = "__copy__" if memo is None else "__deepcopy__"
+    if hasattr(x.klass, special) or any(
+        getattr(x.klass, n, None) is not getattr(object, n, None)
+        for n in ("__reduce_ex__", "__reduce__", "__getstate__")
+    ) or hasattr(x.klass, "__setstate__"):
+        raise refuse("W107", f"copy of {x.klass.__name__}", cap.loc())
+    out = InstanceValue(x.klass)
+    if memo is not None:
+        memo[id(x)] = out
+    load_all_attrs(cap, x)
+    for name, value in list(x.attrs.items()):
+        if value is not None:
+            out.attrs[name] = value if memo is None else _copy(cap, value, memo)
+    if x.payload is not None:
+        out.payload = _copy_container(cap, x.payload, memo)
+    return out
+
+
+# ------------------------------------------------------------- typing, inspect
+@function(typing.cast)
+def cast(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(args[1], cont)
+
+
+@function(inspect.signature)
+def signature(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    fn: Any = args[0]
+    while not isinstance(fn, Const):
+        fn = getattr(fn, "func", None)
+        if fn is None:
+            raise refuse("W107", "signature of a function made in the frame", cap.loc())
+    try:
+        found = inspect.signature(fn.obj)
+    except (TypeError, ValueError) as error:
+        raise raised(type(error), *error.args) from None
+    if fn is not args[0] and found.parameters:
+        found = found.replace(parameters=list(found.parameters.values())[1:])
+    cap.deliver(cap.wrap(found, cap.pin(found, "signature")), cont)
+
+
+@function(inspect.isfunction)
+def isfunction(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(boolean(issubclass(args[0].cls(), types.FunctionType)), cont)
+
+
+@function(inspect.ismethod)
+def ismethod(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(boolean(issubclass(args[0].cls(), types.MethodType)), cont)

@@ -1,0 +1,94 @@
+"""torch functions that are neither plain graph nodes nor interpreted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchweld.capture.attrs import from_python
+from torchweld.capture.policy import graph_call
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, refuse
+from torchweld.capture.tables import FUNCTIONS, function, klass
+from torchweld.capture.values.base import (
+    NotConstant,
+    TensorValue,
+    Value,
+    boolean,
+    constant,
+)
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+
+
+@function(torch.is_tensor)
+def is_tensor(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(boolean(isinstance(args[0], TensorValue)), cont)
+
+
+def _metadata(fn: Any) -> None:
+    """A function of a tensor that its metadata answers."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        real = [a.fake if isinstance(a, TensorValue) else constant(a) for a in args]
+        cap.deliver(from_python(fn(*real)), cont)
+
+    FUNCTIONS.add(fn, handler)
+
+
+for _fn in (torch.numel, torch.is_floating_point, torch.is_complex, torch.is_storage,
+            torch.is_signed, torch.is_same_size, torch.is_conj, torch.is_inference):  # fmt: skip
+    _metadata(_fn)
+
+
+def _scalar_metadata(fn: Any) -> None:
+    """A function of dtypes and shapes: no tensor data, no node."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        try:
+            real = [a.fake if isinstance(a, TensorValue) else constant(cap.unwrap(a)) for a in args]
+        except NotConstant:
+            raise refuse("W107", f"{fn.__name__} of values that are not constant",
+                         cap.loc()) from None  # fmt: skip
+        cap.deliver(from_python(fn(*real)), cont)
+
+    FUNCTIONS.add(fn, handler)
+
+
+for _fn in (torch.promote_types, torch.result_type, torch.can_cast, torch.broadcast_shapes,
+            torch.get_device_module):  # fmt: skip
+    _scalar_metadata(_fn)
+
+
+@function(torch.tensor, torch.as_tensor, torch.asarray)
+def tensor(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """A tensor made of constants becomes a node; one made of tensors' values is refused."""
+    if args and isinstance(args[0], TensorValue):
+        if kwargs.get("dtype") is None and kwargs.get("device") is None and len(args) == 1:
+            cap.deliver(args[0], cont)
+            return
+        graph_call(cap, torch.as_tensor, args, kwargs, cont)
+        return
+    try:
+        constant(cap.unwrap(args[0]))
+    except NotConstant:
+        raise refuse("W102", "a Tensor made of other Tensors' values", cap.loc()) from None
+    graph_call(cap, torch.tensor, args, kwargs, cont)
+
+
+@klass(torch.Tensor)
+def tensor_class(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W107", "torch.Tensor(...)", cap.loc())
+
+
+@klass(torch.nn.Parameter)
+def parameter(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W107", "a Parameter made in the frame", cap.loc())
+
+
+@function(torch.autograd.grad, torch.autograd.backward, torch.save, torch.load, torch.compile,
+          torch.equal, torch.allclose, torch.vmap)  # fmt: skip
+def outside(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W103", "a function that needs real tensors or the whole program", cap.loc())

@@ -1,0 +1,206 @@
+"""Graph nodes under FakeTensorMode: the only file that adds to the captured FX graph."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+)
+from torch.fx import Graph, Node
+
+from torchweld.base.loc import Loc
+from torchweld.capture.state import refuse
+from torchweld.capture.values.base import (
+    Const,
+    DictValue,
+    Lazy,
+    ListValue,
+    NotConstant,
+    SliceValue,
+    Slot,
+    TensorValue,
+    TupleValue,
+    Value,
+    constant,
+)
+from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.source import Source
+
+# a multi-tensor result is unpacked only to this depth
+_MAX_NESTING = 4
+
+
+class GraphBuilder:
+    """The FX graph of one capture, its inputs, and the tensors met so far."""
+
+    def __init__(self) -> None:
+        self.graph = Graph()
+        self.mode = FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
+        self.inputs: list[tuple[Source, TensorValue, torch.Tensor]] = []
+        self.versions: list[int] = []
+        self.by_fake: dict[int, TensorValue] = {}
+        self.kept: list[object] = []
+        self.n_calls = 0
+        self._names: set[str] = set()
+
+    # ------------------------------------------------------------------ inputs
+    def input(self, real: torch.Tensor, source: Source, make_fake: Callable[[], torch.Tensor] | None
+              = None) -> TensorValue:  # fmt: skip
+        """A placeholder for a tensor from outside."""
+        with torch.no_grad():
+            fake = make_fake() if make_fake else self.mode.from_tensor(real, static_shapes=True)
+        node = self.graph.placeholder(self._name(source.text()))
+        node.meta[VAL] = fake
+        kind = type(real)
+        value = TensorValue(node, fake, kind, source)
+        self.inputs.append((source, value, real))
+        self.versions.append(_version(fake))
+        self.by_fake[id(fake)] = value
+        self.kept.append(fake)
+        return value
+
+    def mutated_inputs(self) -> list[int]:
+        """Positions of the inputs whose data an operator of the graph wrote."""
+        return [i for i, (_, v, _) in enumerate(self.inputs) if _version(v.fake) != self.versions[i]]
+
+    def _name(self, text: str) -> str:
+        base = re.sub(r"\W+", "_", text).strip("_").lower() or "arg"
+        return base if not base[0].isdigit() else "t_" + base
+
+    # ------------------------------------------------------------------- calls
+    def call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value],
+             at: Loc) -> Value:  # fmt: skip
+        """Run the operator on fakes, record it, and wrap what it returns.
+
+        op: "call_function" or "call_method". Errors: NotConstant for an argument that neither a
+        graph nor an operator can hold; GraphBreak when the operator cannot run on fakes.
+        """
+        fx_args = tuple(self.to_fx(a) for a in args)
+        fx_kwargs = {k: self.to_fx(v) for k, v in kwargs.items()}
+        real_args = [self.to_fake(a) for a in args]
+        real_kwargs = {k: self.to_fake(v) for k, v in kwargs.items()}
+        result = self.run(op, target, real_args, real_kwargs, at)
+        node = self.graph.create_node(op, target, fx_args, fx_kwargs)
+        node.meta[LOC] = at
+        node.meta[VAL] = result
+        self.n_calls += 1
+        return self.wrap_result(node, result, at, 0)
+
+    def run(self, op: str, target: Any, args: list[Any], kwargs: dict[str, Any], at: Loc) -> Any:
+        """The result of an operator on FakeTensors."""
+        name = getattr(target, "__name__", str(target))
+        try:
+            with self.mode:
+                if op == "call_method":
+                    return getattr(args[0], target)(*args[1:], **kwargs)
+                return target(*args, **kwargs)
+        except DataDependentOutputException as error:
+            raise refuse("W102", f"{name} needs the value of a Tensor ({error.func})", at) from None
+        except DynamicOutputShapeException as error:
+            raise refuse("W105", f"the shape of {name} depends on data ({error.func})", at) from None
+        except UnsupportedFakeTensorException as error:
+            raise refuse("W104", f"{name}: {error}", at) from None
+        except Exception as error:
+            # eager decides what this call really does, and raises its own error if it does
+            raise refuse("W104", f"{name}: {type(error).__name__}: {error}", at) from None
+
+    def wrap_result(self, node: Node, result: Any, at: Loc, depth: int) -> Value:
+        """The Value of an operator's result; tensors inside containers become getitem nodes."""
+        if isinstance(result, torch.Tensor):
+            return self._tensor(node, result, at)
+        if result is None or isinstance(result, _PLAIN):
+            return Const(result)
+        if isinstance(result, torch.Size):
+            return TupleValue([Const(int(i)) for i in result], torch.Size)
+        if isinstance(result, tuple | list) and depth < _MAX_NESTING:
+            items: list[Slot] = []
+            for i, item in enumerate(result):
+                if _holds_tensor(item):
+                    part = self.graph.call_function(operator.getitem, (node, i))
+                    part.meta[VAL] = item
+                    part.meta[LOC] = at
+                    items.append(self.wrap_result(part, item, at, depth + 1))
+                else:
+                    items.append(self.wrap_result(node, item, at, depth + 1))
+            return ListValue(items) if isinstance(result, list) else TupleValue(items, type(result))
+        if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
+            raise refuse("W105", "a size that depends on data", at)
+        raise refuse("W107", f"operator result of type {type(result).__name__}", at)
+
+    def _tensor(self, node: Node, fake: torch.Tensor, at: Loc) -> TensorValue:
+        known = self.by_fake.get(id(fake))
+        if known is not None:
+            return known  # in-place operators and out= return the object that they got
+        if not isinstance(fake, FakeTensor):
+            raise refuse("W112", f"tensor subclass {type(fake).__name__}", at)
+        if any(isinstance(n, torch.SymInt) for n in fake.shape):
+            raise refuse("W105", "a size that depends on data", at)
+        value = TensorValue(node, fake)
+        self.by_fake[id(fake)] = value
+        self.kept.append(fake)
+        return value
+
+    # --------------------------------------------------------------- arguments
+    def to_fx(self, x: Slot) -> Any:
+        """An argument as the graph holds it."""
+        return self._convert(x, lambda t: t.node)
+
+    def to_fake(self, x: Slot) -> Any:
+        """An argument as an operator on fakes gets it."""
+        return self._convert(x, lambda t: t.fake)
+
+    def _convert(self, x: Slot, tensor: Callable[[TensorValue], Any]) -> Any:
+        match x:
+            case TensorValue():
+                return tensor(x)
+            case ListValue():
+                return [self._convert(i, tensor) for i in x.items]
+            case TupleValue():
+                items = tuple(self._convert(i, tensor) for i in x.items)
+                if x.kind is torch.Size:
+                    return torch.Size(items)
+                return x.kind(*items) if hasattr(x.kind, "_fields") else items
+            case DictValue() if x.complete:
+                return {constant(x.keys[k]): self._convert(v, tensor) for k, v in x.items.items()}
+            case SliceValue():
+                return slice(*(self._convert(p, tensor) for p in x.parts))
+            case Const() if isinstance(x.obj, _ARGUMENT) or x.obj is None or _is_function(x.obj):
+                return x.obj
+            case Lazy() if isinstance(x.obj, _ARGUMENT) or x.obj is None:
+                return x.obj
+        raise NotConstant
+
+
+def _is_function(obj: object) -> bool:
+    """A function of torch or a dtype-like class may be an argument (activation=F.relu)."""
+    return callable(obj) and str(getattr(obj, "__module__", "")).split(".")[0] in ("torch", "math")
+
+
+
+
+
+
+def _holds_tensor(x: object) -> bool:
+    return isinstance(x, torch.Tensor) or (
+        isinstance(x, tuple | list) and any(_holds_tensor(i) for i in x)
+    )
+
+
+def _version(fake: torch.Tensor) -> int:
+    return 0 if fake.is_inference() else fake._version
+
+
+_PLAIN = (
+    bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
+    torch.memory_format,
+)  # fmt: skip
+_ARGUMENT = (*_PLAIN, slice, type(Ellipsis), range)

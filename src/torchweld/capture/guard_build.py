@@ -1,0 +1,179 @@
+"""Guards and sources -> the guard program that the dispatcher runs before every call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torchweld.base.errors import InternalError
+from torchweld.frame.program import Builder, Op, Program
+from torchweld.ir.guard import Guard
+from torchweld.ir.source import (
+    Attr,
+    CellContents,
+    ClosureCell,
+    InstanceDict,
+    Item,
+    Local,
+    Pinned,
+    Source,
+    TypeOf,
+)
+
+# guards about an item of a dict that cannot change while the dict does not
+_STABLE = ("is", "equal", "is_not")
+# guards about a dict that cannot change while it does not
+_OF_DICT = ("lacks_key", "has_key", "keys", "length")
+
+
+class GuardBuilder:
+    """Emits accesses once per source, and each source's checks right after it.
+
+    Items of a dict are read inside one block that is skipped while the dict is unchanged.
+    """
+
+    def __init__(self, guards: Iterable[Guard], wanted: Iterable[Source], n_args: int) -> None:
+        self.out = Builder(n_args)
+        self.registers: dict[Source, int] = {}
+        self.states: list[Guard] = []
+        self.by_source: dict[Source, list[Guard]] = {}
+        self.children: dict[Source, dict[Source, None]] = {}
+        self.order: dict[Source, None] = {}
+        for guard in guards:
+            if guard.source is None:
+                self.states.append(guard)
+                continue
+            self.by_source.setdefault(guard.source, []).append(guard)
+            self._need(guard.source)
+            if isinstance(guard.expected, Source):
+                self._need(guard.expected)
+        for source in wanted:
+            self._need(source)
+
+    def _need(self, source: Source) -> None:
+        if source in self.order:
+            return
+        base = getattr(source, "base", None)
+        if base is not None:
+            self._need(base)
+            self.children.setdefault(base, {})[source] = None
+        self.order[source] = None
+
+    def build(self) -> Program:
+        late: list[Guard] = []
+        for guard in self.states:
+            self._state(guard)
+        for source in sorted(self.order, key=_depth):
+            self._emit(source, late)
+        for guard in late:
+            self._check(guard)
+        return self.out.build()
+
+    def register(self, source: Source) -> int:
+        return self.registers[source]
+
+    def _state(self, guard: Guard) -> None:
+        fn, expected = guard.expected  # type: ignore[misc]
+        reg = self.out.access(Op.CALL0, obj=fn, why=guard.text())
+        kind = Op.EQ if isinstance(expected, int | float | str | bool) else Op.IS
+        self.out.check(kind, reg, expected, why=guard.text())
+
+    def _emit(self, source: Source, late: list[Guard]) -> None:
+        if source not in self.registers:
+            self._access(source)
+        items = [c for c in self.children.get(source, ()) if _is_dict_item(c)]
+        mine = self.by_source.get(source, [])
+        of_dict = [g for g in mine if g.kind in _OF_DICT and (items or g.kind != "length")
+                   and _may_be_dict(source, items, g)]  # fmt: skip
+        for guard in mine:
+            if guard in of_dict or (_is_dict_item(source) and guard.kind in _STABLE):
+                continue
+            if guard.kind in ("same", "distinct"):
+                late.append(guard)
+            else:
+                self._check(guard)
+        if items or of_dict:
+            with self.out.while_unchanged(self.registers[source]):
+                for guard in of_dict:
+                    self._check(guard)
+                for item in items:
+                    self._access(item)
+                    for guard in self.by_source.get(item, ()):
+                        if guard.kind in _STABLE:
+                            self._check(guard)
+
+    def _access(self, source: Source) -> None:
+        why = source.text()
+        match source:
+            case Local():
+                reg = self.out.arg(source.index)
+            case Pinned():
+                reg = self.out.access(Op.CONST, obj=source.token.obj, why=why)
+            case _:
+                op, obj, aux = _row(source)
+                base = self.registers[source.base]  # type: ignore[attr-defined]
+                reg = self.out.access(op, base, obj, aux, why)
+        self.registers[source] = reg
+
+    def _check(self, guard: Guard) -> None:
+        assert guard.source is not None
+        reg = self.registers[guard.source]
+        if guard.kind == "class_version":
+            self.out.check(Op.TYPE_VERSION, reg, None, why=guard.text())
+            return
+        if guard.kind in ("same", "distinct"):
+            assert isinstance(guard.expected, Source)
+            op = Op.SAME if guard.kind == "same" else Op.DISTINCT
+            self.out.check(op, reg, None, self.registers[guard.expected], guard.text())
+            return
+        if guard.kind == "length":
+            assert isinstance(guard.expected, int)
+            self.out.check(Op.LEN, reg, None, guard.expected, guard.text())
+            return
+        op_of = _CHECKS.get(guard.kind)
+        if op_of is None:
+            raise InternalError(f"no instruction for guard {guard.kind}")
+        self.out.check(op_of, reg, guard.expected, why=guard.text())
+
+
+_CHECKS = {
+    "type": Op.TYPE, "is": Op.IS, "is_not": Op.IS_NOT, "equal": Op.EQ, "has_key": Op.HAS_KEY,
+    "lacks_key": Op.LACKS_KEY, "keys": Op.KEYS, "tensor": Op.TENSOR, "predicate": Op.PREDICATE,
+}  # fmt: skip
+
+
+def _row(source: Source) -> tuple[Op, Any, int]:
+    match source:
+        case Attr():
+            return Op.GETATTR, source.name, 0
+        case Item() if source.sequence:
+            assert isinstance(source.key, int)
+            return Op.ITEM_SEQ, None, source.key
+        case Item():
+            return Op.ITEM_DICT, source.key, 0
+        case InstanceDict():
+            return Op.INSTANCE_DICT, None, 0
+        case ClosureCell():
+            return Op.CLOSURE, None, source.index
+        case CellContents():
+            return Op.CELL, None, 0
+        case TypeOf():
+            return Op.TYPE_OF, None, 0
+    raise InternalError(f"no access for {type(source).__name__}")
+
+
+def _is_dict_item(source: Source) -> bool:
+    return isinstance(source, Item) and not source.sequence
+
+
+def _may_be_dict(source: Source, items: list[Source], guard: Guard) -> bool:
+    return bool(items) or guard.kind != "length"
+
+
+def _depth(source: Source) -> int:
+    n = 0
+    base = getattr(source, "base", None)
+    while base is not None:
+        n += 1
+        base = getattr(base, "base", None)
+    return n

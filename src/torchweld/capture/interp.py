@@ -1,0 +1,152 @@
+"""The interpreter's loop: run one frame on abstract values, to a Region."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchweld.base.errors import GraphBreak
+from torchweld.capture import functions, opcodes
+from torchweld.capture.attrs import closure_of
+from torchweld.capture.calls import call_value
+from torchweld.capture.opcodes.protect import unwind
+from torchweld.capture.residual import residualize
+from torchweld.capture.session import MAX_STEPS, Capture
+from torchweld.capture.state import Raised, VFrame, refuse
+from torchweld.capture.tables import OPCODES, OpcodeHandler
+from torchweld.capture.values.base import CellValue, InstanceValue, Lazy, TensorValue, TupleValue
+from torchweld.capture.wrap import wrap
+from torchweld.frame.decode import decode
+from torchweld.frame.instr import Code, Instr
+from torchweld.ir.region import Region
+from torchweld.ir.source import Local
+
+_FILLED = (functions, opcodes)  # imported for the tables that they fill
+
+# torch state that decides what the recorded operators mean
+_STATE: tuple[Callable[[], Any], ...] = (
+    torch.is_grad_enabled, torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled,
+    torch.get_default_dtype, torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack,
+    torch.are_deterministic_algorithms_enabled,
+)  # fmt: skip
+
+
+def capture(fn: types.FunctionType, args: tuple[object, ...]) -> Region:
+    """Capture one call of `fn` with these flat arguments.
+
+    Errors: GraphBreak with a reason when any part of the frame cannot be captured.
+    """
+    code = decode(fn.__code__)
+    if code.is_generator:
+        raise refuse("W109", f"{code.qualname} is a generator or coroutine")
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        raise refuse("W115", "a torch function or dispatch mode is active")
+    cap = Capture()
+    cap.wrapper = wrap
+    cap.caller = call_value
+    grad_mode = torch.is_grad_enabled()
+    for getter in _STATE:
+        cap.guard("state", None, (getter, getter()))
+    if torch._C._is_any_autocast_enabled():
+        _guard_autocast(cap)
+    _push_root(cap, fn, code, args)
+    try:
+        run(cap)
+        outputs, result, finish = residualize(cap, grad_mode)
+        graph = _finish_graph(cap, outputs)
+    finally:
+        for undo in reversed(cap.state_restore):
+            undo()
+    if cap.builder.n_calls == 0:
+        raise refuse("W113", f"{code.qualname} runs no tensor operation")
+    inputs = tuple(source for source, _, _ in cap.builder.inputs)
+    _guard_aliases(cap)
+    return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish)
+
+
+def _guard_autocast(cap: Capture) -> None:
+    for fn in (torch.is_autocast_cpu_enabled, torch.get_autocast_cpu_dtype,
+               torch.is_autocast_enabled, torch.get_autocast_gpu_dtype):  # fmt: skip
+        cap.guard("state", None, (fn, fn()))
+
+
+def _push_root(cap: Capture, fn: types.FunctionType, code: Code, args: tuple[object, ...]) -> None:
+    frame = VFrame(code, fn.__globals__, cap.pin(fn.__globals__, "globals"))
+    frame.cells = closure_of(cap, fn, cap.pin(fn))
+    for i, (name, value) in enumerate(zip(code.params, args, strict=True)):
+        slot = Lazy(value, Local.make(i, name))
+        if name in code.cellvars:
+            frame.cells[name] = CellValue(slot)
+        else:
+            frame.locals[name] = slot  # type: ignore[assignment]
+    for name in code.cellvars:
+        frame.cells.setdefault(name, CellValue(None))
+    cap.frames.append(frame)
+
+
+def run(cap: Capture) -> None:
+    """Interpret until the outermost frame returns. Errors: GraphBreak."""
+    while cap.frames:
+        try:
+            _run_frame(cap)
+        except Raised as error:
+            if not unwind(cap, error.value):
+                raise refuse("W111", _describe(error), cap.loc()) from None
+        except GraphBreak:
+            raise
+        except RecursionError:
+            raise refuse("W116", "the interpreter's own stack is exhausted", cap.loc()) from None
+
+
+def _run_frame(cap: Capture) -> None:
+    """Interpret the innermost frame until another one becomes the innermost."""
+    frame = cap.frames[-1]
+    rows = _rows(frame.code)
+    frames = cap.frames
+    while True:
+        handler, instr = rows[frame.ip]
+        frame.ip += 1
+        cap.steps += 1
+        handler(cap, frame, instr)
+        if not frames or frames[-1] is not frame:
+            break
+    if cap.steps > MAX_STEPS:
+        raise refuse("W116", f"more than {MAX_STEPS} instructions", cap.loc())
+
+
+@functools.lru_cache(maxsize=4096)
+def _rows(code: Code) -> list[tuple[OpcodeHandler, Instr]]:
+    return [(OPCODES.get(i.op) or _unknown, i) for i in code.instrs]
+
+
+def _unknown(cap: Capture, f: VFrame, i: Instr) -> None:
+    raise refuse("W110", i.text(), cap.loc())
+
+
+def _describe(error: Raised) -> str:
+    exc = error.value
+    if isinstance(exc, InstanceValue):
+        args = exc.attrs.get("args")
+        shown = args.items if isinstance(args, TupleValue) else getattr(args, "obj", "")
+        return f"{exc.klass.__name__}: {shown}"
+    return repr(exc)
+
+
+def _finish_graph(cap: Capture, outputs: list[TensorValue]) -> GraphModule:
+    graph = cap.builder.graph
+    graph.output(tuple(t.node for t in outputs))
+    return GraphModule(torch.nn.Module(), graph, "Captured")
+
+
+def _guard_aliases(cap: Capture) -> None:
+    """An input that the graph writes must stay another object than every other input."""
+    inputs = cap.builder.inputs
+    for i in cap.builder.mutated_inputs():
+        for j, (source, _, _) in enumerate(inputs):
+            if i != j:
+                cap.guard("distinct", inputs[i][0], source)

@@ -1,0 +1,127 @@
+"""Calls, function definitions and imports."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import types
+
+from torchweld.capture.items import list_of
+from torchweld.capture.ops import payload
+from torchweld.capture.session import Capture
+from torchweld.capture.state import VFrame, raised, refuse
+from torchweld.capture.tables import opcode
+from torchweld.capture.values.base import (
+    CellValue,
+    Const,
+    DictValue,
+    FunctionValue,
+    TupleValue,
+    Value,
+    constant,
+)
+from torchweld.capture.wrap import complete
+from torchweld.frame.instr import Instr
+
+
+@opcode("CALL")
+def call_op(cap: Capture, f: VFrame, i: Instr) -> None:
+    n, names = i.arg
+    values = f.popn(n)
+    fn = f.stack.pop()
+    split = n - len(names)
+    cap.call(fn, values[:split], dict(zip(names, values[split:], strict=True)))
+
+
+@opcode("CALL_EX")
+def call_ex(cap: Capture, f: VFrame, i: Instr) -> None:
+    named = payload(f.stack.pop()) if i.arg else None
+    args = list_of(cap, f.stack.pop())
+    fn = f.stack.pop()
+    kwargs: dict[str, Value] = {}
+    if named is not None:
+        if not isinstance(named, DictValue):
+            raise refuse("W107", f"** of {named.cls().__name__}", cap.loc())
+        complete(cap, named)
+        for key in named.items:
+            if not isinstance(key, str):
+                raise raised(TypeError, "keywords must be strings")
+            named.items[key] = kwargs[key] = cap.force(named.items[key])
+    cap.call(fn, args, kwargs)
+
+
+@opcode("MAKE_FUNCTION")
+def make_function(cap: Capture, f: VFrame, i: Instr) -> None:
+    code = f.stack.pop()
+    assert isinstance(code, Const)
+    assert isinstance(code.obj, types.CodeType)
+    closure: tuple[CellValue, ...] = ()
+    defaults: list[Value] = []
+    kwdefaults: dict[str, Value] = {}
+    if "closure" in i.arg:
+        cells = f.stack.pop()
+        assert isinstance(cells, TupleValue)
+        closure = tuple(cells.items)  # type: ignore[arg-type]
+    if "annotations" in i.arg:
+        f.stack.pop()
+    if "kwdefaults" in i.arg:
+        named = f.stack.pop()
+        assert isinstance(named, DictValue)
+        kwdefaults = {str(k): cap.force(v) for k, v in named.items.items()}
+    if "defaults" in i.arg:
+        given = f.stack.pop()
+        assert isinstance(given, TupleValue)
+        defaults = list(cap.force_items(given.items))
+    f.stack.append(FunctionValue(code.obj, Const(f.globals), closure, defaults, kwdefaults))
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(cap: Capture, f: VFrame, i: Instr) -> None:
+    fn, value = f.stack.pop(), f.stack.pop()
+    assert isinstance(fn, FunctionValue)
+    if i.arg == "closure" and isinstance(value, TupleValue):
+        fn.closure = tuple(value.items)  # type: ignore[arg-type]
+    elif i.arg == "defaults" and isinstance(value, TupleValue):
+        fn.defaults = list(cap.force_items(value.items))
+    elif i.arg == "kwdefaults" and isinstance(value, DictValue):
+        fn.kwdefaults = {str(k): cap.force(v) for k, v in value.items.items()}
+    f.stack.append(fn)
+
+
+@opcode("IMPORT_NAME")
+def import_name(cap: Capture, f: VFrame, i: Instr) -> None:
+    level, names = f.popn(2)
+    fromlist = constant(names)
+    package = str(f.globals.get("__package__") or f.globals.get("__name__", ""))
+    depth = constant(level)
+    name = i.arg if not depth else importlib.util.resolve_name("." * depth + i.arg, package)
+    if name not in sys.modules:
+        raise refuse("W106", f"import of {name}, which was not imported before", cap.loc())
+    if not fromlist and not depth:
+        name = name.split(".")[0]
+    f.stack.append(Const(sys.modules[name]))
+
+
+@opcode("IMPORT_FROM")
+def import_from(cap: Capture, f: VFrame, i: Instr) -> None:
+    module = f.stack[-1]
+    assert isinstance(module, Const)
+    try:
+        found = getattr(module.obj, i.arg)
+    except AttributeError:
+        raise raised(ImportError, f"cannot import name {i.arg!r}") from None
+    f.stack.append(cap.wrap(found, cap.pin(found, i.arg)) if not _plain(found) else Const(found))
+
+
+def _plain(found: object) -> bool:
+    return found is None or isinstance(found, bool | int | float | str | type | types.ModuleType)
+
+
+@opcode("LOAD_ASSERTION_ERROR")
+def load_assertion_error(cap: Capture, f: VFrame, i: Instr) -> None:
+    f.stack.append(Const(AssertionError))
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(cap: Capture, f: VFrame, i: Instr) -> None:
+    raise refuse("W107", "a class statement", cap.loc())

@@ -1,0 +1,60 @@
+"""Branches and return."""
+
+from __future__ import annotations
+
+from torchweld.capture.ops import truth
+from torchweld.capture.session import Capture
+from torchweld.capture.state import VFrame
+from torchweld.capture.tables import opcode
+from torchweld.capture.values.base import Const, Value
+from torchweld.frame.instr import Instr
+
+
+@opcode("JUMP")
+def jump(cap: Capture, f: VFrame, i: Instr) -> None:
+    _go(f, i)
+
+
+def _go(f: VFrame, i: Instr) -> None:
+    assert i.target is not None
+    f.ip = i.target
+
+
+def _branch(cap: Capture, f: VFrame, i: Instr, wanted: bool) -> None:
+    truth(cap, f.stack.pop(), lambda t: _go(f, i) if t is wanted else None)
+
+
+@opcode("POP_JUMP_IF_TRUE")
+def pop_jump_if_true(cap: Capture, f: VFrame, i: Instr) -> None:
+    _branch(cap, f, i, True)
+
+
+@opcode("POP_JUMP_IF_FALSE")
+def pop_jump_if_false(cap: Capture, f: VFrame, i: Instr) -> None:
+    _branch(cap, f, i, False)
+
+
+def _is_none(x: Value) -> bool:
+    return isinstance(x, Const) and x.obj is None
+
+
+@opcode("POP_JUMP_IF_NONE")
+def pop_jump_if_none(cap: Capture, f: VFrame, i: Instr) -> None:
+    if _is_none(f.stack.pop()):
+        _go(f, i)
+
+
+@opcode("POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(cap: Capture, f: VFrame, i: Instr) -> None:
+    if not _is_none(f.stack.pop()):
+        _go(f, i)
+
+
+@opcode("RETURN_VALUE")
+def return_value(cap: Capture, f: VFrame, i: Instr) -> None:
+    value = f.stack.pop()
+    cap.frames.pop()
+    if not cap.frames and f.on_return is None:
+        cap.result = value
+    else:
+        cap.deliver(value, f.on_return)

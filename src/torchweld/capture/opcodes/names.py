@@ -1,0 +1,164 @@
+"""Locals, cells, globals and attributes."""
+
+from __future__ import annotations
+
+import builtins
+
+from torchweld.capture.attrs import get_attr
+from torchweld.capture.attrs_write import del_attr, set_attr
+from torchweld.capture.session import Capture
+from torchweld.capture.state import VFrame, raised, refuse
+from torchweld.capture.tables import opcode
+from torchweld.capture.values.base import CellValue, Const, Lazy, SuperValue, Value
+from torchweld.capture.wrap import IMMUTABLE
+from torchweld.frame.instr import Instr
+from torchweld.ir.source import Item
+
+
+class _Unbound(Value):
+    """What LOAD_FAST_AND_CLEAR pushes for a local without a value."""
+
+
+UNBOUND = _Unbound()
+
+
+@opcode("LOAD_FAST")
+def load_fast(cap: Capture, f: VFrame, i: Instr) -> None:
+    value = f.locals.get(i.arg)
+    if value is None:
+        raise raised(UnboundLocalError, f"cannot access local variable '{i.arg}'")
+    if type(value) is Lazy:
+        value = f.locals[i.arg] = cap.force(value)
+    f.stack.append(value)
+
+
+@opcode("STORE_FAST")
+def store_fast(cap: Capture, f: VFrame, i: Instr) -> None:
+    value = f.stack.pop()
+    if value is UNBOUND:
+        f.locals.pop(i.arg, None)
+    else:
+        f.locals[i.arg] = value
+
+
+@opcode("DELETE_FAST")
+def delete_fast(cap: Capture, f: VFrame, i: Instr) -> None:
+    if f.locals.pop(i.arg, None) is None:
+        raise raised(UnboundLocalError, f"cannot access local variable '{i.arg}'")
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(cap: Capture, f: VFrame, i: Instr) -> None:
+    f.stack.append(f.locals.pop(i.arg, UNBOUND))
+
+
+@opcode("LOAD_DEREF")
+def load_deref(cap: Capture, f: VFrame, i: Instr) -> None:
+    cell = f.cells[i.arg]
+    if cell.contents is None:
+        raise raised(NameError, f"cannot access free variable '{i.arg}'")
+    cell.contents = value = cap.force(cell.contents)
+    f.stack.append(value)
+
+
+@opcode("STORE_DEREF")
+def store_deref(cap: Capture, f: VFrame, i: Instr) -> None:
+    cell = f.cells[i.arg]
+    cell.contents = f.stack.pop()
+    cap.mark(cell)
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(cap: Capture, f: VFrame, i: Instr) -> None:
+    cell = f.cells[i.arg]
+    cell.contents = None
+    cap.mark(cell)
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(cap: Capture, f: VFrame, i: Instr) -> None:
+    f.stack.append(f.cells[i.arg])
+
+
+@opcode("LOAD_CLOSURE_AND_CLEAR")
+def load_closure_and_clear(cap: Capture, f: VFrame, i: Instr) -> None:
+    f.stack.append(f.cells.pop(i.arg, UNBOUND))  # type: ignore[arg-type]
+
+
+@opcode("STORE_CLOSURE")
+def store_closure(cap: Capture, f: VFrame, i: Instr) -> None:
+    value = f.stack.pop()
+    if isinstance(value, CellValue):
+        f.cells[i.arg] = value
+    else:
+        f.cells.pop(i.arg, None)
+
+
+@opcode("MAKE_CELL")
+def make_cell(cap: Capture, f: VFrame, i: Instr) -> None:
+    f.cells[i.arg] = CellValue(f.locals.pop(i.arg, None))
+
+
+@opcode("LOAD_GLOBAL")
+def load_global(cap: Capture, f: VFrame, i: Instr) -> None:
+    f.stack.append(read_global(cap, f, i.arg))
+
+
+def read_global(cap: Capture, f: VFrame, name: str) -> Value:
+    """A global of the frame, else a builtin."""
+    key = (id(f.globals), name)
+    if key in cap.globals_written:
+        value = cap.globals_written[key][1]
+        if value is not None:
+            return value
+    elif name in f.globals:
+        found = f.globals[name]
+        if _own_or_torch(f) and isinstance(found, IMMUTABLE):
+            return Const(found)
+        return cap.wrap(found, Item.make(f.globals_source, name, False))
+    table = f.globals.get("__builtins__", builtins)
+    names = table if isinstance(table, dict) else vars(table)
+    if name in names:
+        if not _own_or_torch(f):
+            cap.guard("lacks_key", f.globals_source, name)
+        return Const(names[name])
+    raise raised(NameError, f"name '{name}' is not defined")
+
+
+def _own_or_torch(f: VFrame) -> bool:
+    """Globals of torch's own modules and of this package are taken as constant."""
+    return str(f.globals.get("__name__", "")).split(".")[0] in ("torch", "torchweld")
+
+
+@opcode("STORE_GLOBAL")
+def store_global(cap: Capture, f: VFrame, i: Instr) -> None:
+    cap.globals_written[(id(f.globals), i.arg)] = (f.globals, f.stack.pop())
+
+
+@opcode("DELETE_GLOBAL")
+def delete_global(cap: Capture, f: VFrame, i: Instr) -> None:
+    raise refuse("W106", f"del of global {i.arg}", cap.loc())
+
+
+@opcode("LOAD_ATTR")
+def load_attr(cap: Capture, f: VFrame, i: Instr) -> None:
+    get_attr(cap, f.stack.pop(), i.arg)
+
+
+@opcode("STORE_ATTR")
+def store_attr(cap: Capture, f: VFrame, i: Instr) -> None:
+    obj = f.stack.pop()
+    set_attr(cap, obj, i.arg, f.stack.pop())
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(cap: Capture, f: VFrame, i: Instr) -> None:
+    del_attr(cap, f.stack.pop(), i.arg)
+
+
+@opcode("LOAD_SUPER_ATTR")
+def load_super_attr(cap: Capture, f: VFrame, i: Instr) -> None:
+    _, klass, self_ = f.popn(3)
+    assert isinstance(klass, Const)
+    assert isinstance(klass.obj, type)
+    get_attr(cap, SuperValue(klass.obj, self_), i.arg)

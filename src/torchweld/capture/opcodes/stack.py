@@ -1,0 +1,38 @@
+"""The stack itself, and constants."""
+
+from __future__ import annotations
+
+from torchweld.capture.session import Capture
+from torchweld.capture.state import VFrame
+from torchweld.capture.tables import opcode
+from torchweld.capture.values.base import Const, TupleValue, Value
+from torchweld.frame.instr import Instr
+
+
+@opcode("LOAD_CONST")
+def load_const(cap: Capture, f: VFrame, i: Instr) -> None:
+    f.stack.append(literal(i.arg))
+
+
+def literal(obj: object) -> Value:
+    """A constant of the code object; tuples are opened so that their items are values."""
+    if type(obj) is tuple:
+        return TupleValue([literal(x) for x in obj])
+    if type(obj) is frozenset:
+        return Const(obj)
+    return Const(obj)
+
+
+@opcode("POP_TOP")
+def pop_top(cap: Capture, f: VFrame, i: Instr) -> None:
+    f.stack.pop()
+
+
+@opcode("COPY")
+def copy(cap: Capture, f: VFrame, i: Instr) -> None:
+    f.stack.append(f.stack[-i.arg])
+
+
+@opcode("SWAP")
+def swap(cap: Capture, f: VFrame, i: Instr) -> None:
+    f.stack[-1], f.stack[-i.arg] = f.stack[-i.arg], f.stack[-1]

@@ -1,0 +1,261 @@
+"""What to do with a callable that has no handler of its own: one table of policies.
+
+inline      interpret its bytecode
+graph       record it as an operator call
+pure        run it now, on constants
+refuse      stop the capture, with a reason
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from torchweld.capture.attrs import from_python
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, Raised, raised, refuse
+from torchweld.capture.tables import METHODS
+from torchweld.capture.values.base import (
+    Const,
+    InstanceValue,
+    NotConstant,
+    TensorValue,
+    Value,
+    constant,
+)
+
+Run = Callable[[Capture, Any, list[Value], dict[str, Value], Cont | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A way of treating a call. `run` is not used by INLINE."""
+
+    name: str
+    run: Run
+
+    INLINE: ClassVar[Policy]
+    GRAPH: ClassVar[Policy]
+    METHOD: ClassVar[Policy]
+    PURE: ClassVar[Policy]
+    BUILTIN: ClassVar[Policy]
+    REFUSE: ClassVar[Policy]
+    DISABLED: ClassVar[Policy]
+    CACHED: ClassVar[Policy]
+
+
+def _inline(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+            cont: Cont | None) -> None:  # fmt: skip
+    raise AssertionError("inlined calls are made by calls.py")
+
+
+def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+               cont: Cont | None) -> None:  # fmt: skip
+    """Record fn(*args, **kwargs) as a call_function node."""
+    try:
+        out = cap.builder.call("call_function", fn, args, kwargs, cap.loc())
+    except NotConstant:
+        if isinstance(fn, types.FunctionType):
+            inline_anyway(cap, fn, args, kwargs, cont)
+            return
+        raise refuse("W103", f"{_name(fn)} gets an argument that a graph cannot hold",
+                     cap.loc()) from None  # fmt: skip
+    cap.deliver(out, cont)
+
+
+def inline_anyway(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+                  cont: Cont | None) -> None:  # fmt: skip
+    """Interpret a function that would normally be one graph node."""
+    cap.inline_next.add(fn)
+    try:
+        cap.call(from_python(fn), args, kwargs, cont)
+    finally:
+        cap.inline_next.discard(fn)
+
+
+def _method_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+                 cont: Cont | None) -> None:  # fmt: skip
+    """Record a Tensor method as a call_method node."""
+    try:
+        out = cap.builder.call("call_method", fn.__name__, args, kwargs, cap.loc())
+    except NotConstant:
+        raise refuse("W103", f"Tensor.{fn.__name__} gets an argument that a graph cannot hold",
+                     cap.loc()) from None  # fmt: skip
+    cap.deliver(out, cont)
+
+
+def _pure(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+          cont: Cont | None) -> None:  # fmt: skip
+    """Run a function without side effects on constants."""
+    try:
+        real_args = [constant(cap.unwrap(a)) for a in args]
+        real_kwargs = {k: constant(cap.unwrap(v)) for k, v in kwargs.items()}
+    except NotConstant:
+        if any(isinstance(a, TensorValue) for a in args):
+            raise refuse("W102", f"{_name(fn)} of a Tensor", cap.loc()) from None
+        raise refuse("W103", f"{_name(fn)} of a value that is not constant", cap.loc()) from None
+    try:
+        out = fn(*real_args, **real_kwargs)
+    except Exception as error:
+        raise raised(type(error), *error.args) from None
+    cap.deliver(from_python(out), cont)
+
+
+def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+                    cont: Cont | None) -> None:  # fmt: skip
+    """A method descriptor or slot wrapper of a built-in type: the METHODS table, else pure."""
+    owner = getattr(fn, "__objclass__", None)
+    if owner is None and isinstance(getattr(fn, "__self__", None), type):
+        owner = fn.__self__
+    if args and isinstance(args[0], InstanceValue) and args[0].payload is not None:
+        args = [args[0].payload, *args[1:]]
+        handler = METHODS.get((args[0].cls(), fn.__name__)) or METHODS.get((owner, fn.__name__))
+    else:
+        handler = METHODS.get((owner, fn.__name__)) if isinstance(owner, type) else None
+    if handler is not None:
+        handler(cap, args, kwargs, cont)
+    elif owner in _PURE_OWNERS:
+        _pure(cap, fn, args, kwargs, cont)
+    else:
+        raise refuse("W103", f"{_name(fn)} is written in C", cap.loc())
+
+
+def _refuse(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+            cont: Cont | None) -> None:  # fmt: skip
+    raise refuse("W103", f"{_name(fn)} cannot be captured", cap.loc())
+
+
+def _cached(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+            cont: Cont | None) -> None:  # fmt: skip
+    """A functools.lru_cache wrapper: its function is interpreted; a logger's is an effect."""
+    inner = getattr(fn, "__wrapped__", None)
+    first = args[0] if args else None
+    if isinstance(first, InstanceValue) and issubclass(first.klass, logging.Logger):
+        cap.effects.append((Const(fn), args, kwargs))
+        cap.deliver(Const(None), cont)
+    elif isinstance(inner, types.FunctionType):
+        cap.call(Const(inner), args, kwargs, cont)
+    else:
+        _refuse(cap, fn, args, kwargs, cont)
+
+
+def _disabled(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+              cont: Cont | None) -> None:  # fmt: skip
+    raise refuse("W108", f"{_name(fn)} is marked with disable", cap.loc())
+
+
+Policy.INLINE = Policy("inline", _inline)
+Policy.GRAPH = Policy("graph", graph_call)
+Policy.METHOD = Policy("method", _method_call)
+Policy.PURE = Policy("pure", _pure)
+Policy.BUILTIN = Policy("builtin", _builtin_method)
+Policy.REFUSE = Policy("refuse", _refuse)
+Policy.DISABLED = Policy("disabled", _disabled)
+Policy.CACHED = Policy("cached", _cached)
+
+
+def _name(fn: Any) -> str:
+    module = getattr(fn, "__module__", None)
+    name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or repr(fn)
+    return f"{module}.{name}" if module and module != "builtins" else str(name)
+
+
+_PURE_OWNERS = frozenset((
+    int, float, bool, complex, str, bytes, tuple, range, slice, frozenset, type(None), object,
+    torch.dtype, torch.device, torch.layout, dict, type, types.MappingProxyType, property,
+    type({}.keys()), torch.finfo, torch.iinfo, types.GenericAlias,
+))  # fmt: skip
+_PURE_MODULES = frozenset(("math", "_operator", "cmath", "itertools", "time_free"))
+_IMPURE_BUILTINS = frozenset((
+    "print", "input", "open", "exec", "eval", "compile", "breakpoint", "__import__", "id",
+    "globals", "locals", "vars", "dir", "setattr", "delattr", "hash",
+))  # fmt: skip
+# Python code of torch that is interpreted; the rest of torch's Python functions are graph nodes
+# when they get tensors
+_INLINE_TORCH = (
+    "torch.nn.modules", "torch.nn.parameter", "torch.autograd.grad_mode", "torch.amp", "torch.cuda.amp",
+    "torch.utils._contextlib", "torch.nn.utils.parametrize", "torch.utils._pytree", "torch.distributions",
+    "torch.nn.attention", "torch.backends",
+)  # fmt: skip
+_REFUSE_TORCH = (
+    "torch.utils.checkpoint", "torch._dynamo", "torch._inductor", "torch._export", "torch.export",
+    "torch.distributed", "torch.utils.data", "torch.serialization", "torch.jit", "torch.onnx",
+    "torch.multiprocessing", "torch.profiler", "torch.autograd.functional", "torch.hub",
+)  # fmt: skip
+_LEAF_TORCH = ("torch.functional", "torch.nn.functional", "torch._jit_internal", "torch.special",
+               "torch.fft", "torch.linalg", "torch._lowrank", "torch.signal")  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def _policy(fn: Any) -> Policy:
+    if isinstance(fn, types.FunctionType):
+        return _python_policy(fn)
+    if isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return Policy.GRAPH
+    owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
+    if isinstance(owner, type) and issubclass(torch.Tensor, owner) and owner is not object:
+        return Policy.METHOD
+    module = str(getattr(fn, "__module__", "") or "")
+    if isinstance(fn, types.BuiltinFunctionType) and _is_torch_op(fn, module, owner):
+        return Policy.GRAPH
+    if isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType
+                  | types.ClassMethodDescriptorType | types.MethodWrapperType):  # fmt: skip
+        return Policy.BUILTIN
+    if isinstance(fn, types.BuiltinFunctionType | type):
+        if module in _PURE_MODULES or (module == "builtins" and _name(fn) not in _IMPURE_BUILTINS):
+            return Policy.PURE
+        if isinstance(owner, type):
+            return Policy.BUILTIN
+    if isinstance(fn, functools._lru_cache_wrapper):
+        return Policy.CACHED
+    if fn in (torch.Size, torch.device, torch.finfo, torch.iinfo):
+        return Policy.PURE
+    return Policy.REFUSE
+
+
+def policy_of(fn: Any) -> Policy:
+    """The policy for a callable without a handler."""
+    try:
+        return _policy(fn)
+    except TypeError:  # unhashable callable
+        return Policy.REFUSE
+
+
+def _python_policy(fn: types.FunctionType) -> Policy:
+    if getattr(fn, "_torchweld_disable", False) or getattr(fn, "_torchdynamo_disable", False):
+        return Policy.DISABLED
+    module = fn.__module__ or ""
+    if not module.startswith("torch.") and module != "torch":
+        return Policy.INLINE
+    if module.startswith(_INLINE_TORCH):
+        return Policy.INLINE
+    if module.startswith(_REFUSE_TORCH):
+        return Policy.REFUSE
+    if module.startswith(_LEAF_TORCH) or fn in _overridable():
+        return Policy.GRAPH
+    return Policy.INLINE
+
+
+@functools.cache
+def _overridable() -> frozenset[Any]:
+    """Functions that torch documents as operators on tensors."""
+    found = set()
+    for functions in torch.overrides.get_overridable_functions().values():
+        found.update(f for f in functions if isinstance(f, types.FunctionType))
+    return frozenset(found)
+
+
+def _is_torch_op(fn: Any, module: str, owner: object) -> bool:
+    if module.startswith("torch._C") and module != "torch._C":
+        return module.split(".")[-1] in ("_nn", "_linalg", "_fft", "_special", "_sparse", "_nested")
+    return owner is torch._C._VariableFunctions or getattr(
+        torch._C._VariableFunctions, fn.__name__, None) is fn  # fmt: skip
+
+
+__all__ = ["Policy", "Raised", "graph_call", "inline_anyway", "policy_of"]

@@ -1,0 +1,392 @@
+"""The residual program: Python source that brings the world to the state after the frame.
+
+It runs after the graph: writes changed objects back, performs deferred effects in order, builds the
+return value. Objects that several values share are built once, so identity and aliasing hold.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import types
+from typing import Any
+
+import torch
+
+from torchweld.base.errors import InternalError
+from torchweld.capture.session import Capture
+from torchweld.capture.state import refuse
+from torchweld.capture.values.base import (
+    BoundValue,
+    CellValue,
+    Const,
+    DictValue,
+    FunctionValue,
+    InstanceValue,
+    Lazy,
+    ListValue,
+    Mutable,
+    PartialValue,
+    SetValue,
+    SliceValue,
+    Slot,
+    TensorValue,
+    TupleValue,
+    Value,
+    ViewValue,
+)
+from torchweld.ir.region import Finish
+from torchweld.ir.source import InstanceDict, Item, Source
+
+_LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
+
+
+class Residual:
+    """Builds the Finish of a capture, and the list of graph outputs that it needs."""
+
+    def __init__(self, cap: Capture) -> None:
+        self.cap = cap
+        self.lines: list[str] = []
+        self.params: dict[Source, str] = {}
+        self.consts: dict[str, object] = {}
+        self.names: dict[int, str] = {}
+        self.outputs: list[TensorValue] = []
+        self._output_index: dict[int, int] = {}
+        self._const_names: dict[int, str] = {}
+        self._open: set[int] = set()
+        self._kept: list[object] = []
+        self._inputs = {id(v): s for s, v, _ in cap.builder.inputs}
+
+    # -------------------------------------------------------------- expressions
+    def expr(self, slot: Slot) -> str:
+        """A Python expression for the value; statements that it needs go to `lines` first."""
+        if isinstance(slot, Lazy):
+            return self.param(slot.source)
+        match slot:
+            case TensorValue():
+                return self.tensor(slot)
+            case Const():
+                return self.const(slot)
+        if slot.source is not None:
+            return self.param(slot.source)
+        known = self.names.get(id(slot))
+        if known is not None:
+            return known
+        if id(slot) in self._open:
+            raise refuse("W107", "a result that contains itself", self.cap.loc())
+        self._open.add(id(slot))
+        builder = _BUILDERS.get(type(slot))
+        if builder is None:
+            raise refuse("W107", f"a {slot.cls().__name__} leaves the frame", self.cap.loc())
+        name = builder(self, slot)
+        self._open.discard(id(slot))
+        self.names[id(slot)] = name
+        self._kept.append(slot)
+        return name
+
+    def tensor(self, x: TensorValue) -> str:
+        source = self._inputs.get(id(x))
+        if source is not None:
+            return self.param(source)
+        at = self._output_index.get(id(x))
+        if at is None:
+            at = self._output_index[id(x)] = len(self.outputs)
+            self.outputs.append(x)
+        return f"outs[{at}]"
+
+    def const(self, x: Const) -> str:
+        obj = x.obj
+        if isinstance(obj, _LITERALS) and type(obj) in _LITERALS:
+            return repr(obj)
+        if type(obj) is float and math.isfinite(obj):
+            return repr(obj)
+        return self.bind_const(obj)
+
+    def bind_const(self, obj: object) -> str:
+        name = self._const_names.get(id(obj))
+        if name is None:
+            name = self._const_names[id(obj)] = f"c{len(self.consts)}"
+            self.consts[name] = obj
+        return name
+
+    def param(self, source: Source) -> str:
+        name = self.params.get(source)
+        if name is None:
+            name = self.params[source] = f"x{len(self.params)}"
+        return name
+
+    def assign(self, text: str) -> str:
+        name = f"v{len(self.lines)}"
+        self.lines.append(f"{name} = {text}")
+        return name
+
+    def items(self, slots: list[Slot]) -> str:
+        return ", ".join(self.expr(s) for s in slots)
+
+    def pairs(self, d: DictValue) -> str:
+        return ", ".join(
+            f"{self.expr(d.keys[k])}: {self.expr(v)}" for k, v in d.items.items()
+        )
+
+    # ------------------------------------------------------------------ effects
+    def write_back(self, cell: Mutable) -> None:
+        """Statements that bring an object from outside up to date."""
+        if cell.source is None or cell.real is None:
+            return
+        writer = _WRITERS.get(type(cell))
+        if writer is None:
+            raise InternalError(f"no write-back for {type(cell).__name__}")
+        writer(self, cell)
+
+    def unchanged(self, slot: Slot | None, source: Source) -> bool:
+        """Whether a slot still holds what was read from `source`."""
+        if slot is None:
+            return False
+        return slot.source is source
+
+
+# ------------------------------------------------------------------- new objects
+def _tuple(r: Residual, x: TupleValue) -> str:
+    body = r.items(x.items)
+    text = f"({body},)" if x.items else "()"
+    if x.kind is tuple:
+        return r.assign(text)
+    kind = r.bind_const(x.kind)
+    if x.kind is torch.Size or not hasattr(x.kind, "_fields"):
+        return r.assign(f"{kind}({text})")
+    return r.assign(f"{r.bind_const(tuple.__new__)}({kind}, {text})")
+
+
+def _list(r: Residual, x: ListValue) -> str:
+    return r.assign(f"[{r.items(x.items)}]")
+
+
+def _dict(r: Residual, x: DictValue) -> str:
+    if type(x) is not DictValue:
+        raise refuse("W107", "vars() of an object leaves the frame", r.cap.loc())
+    text = "{" + r.pairs(x) + "}"
+    if x.kind is dict:
+        return r.assign(text)
+    kind = r.bind_const(x.kind)
+    if x.kind is collections.defaultdict:
+        return r.assign(f"{kind}({r.expr(x.factory)}, {text})")
+    return r.assign(f"{kind}({text})")
+
+
+def _set(r: Residual, x: SetValue) -> str:
+    body = r.items(list(x.items.values()))
+    text = "{" + body + "}" if x.items else "set()"
+    return r.assign(text if x.kind is set else f"{r.bind_const(x.kind)}({text})")
+
+
+def _slice(r: Residual, x: SliceValue) -> str:
+    return r.assign(f"slice({r.items(list(x.parts))})")
+
+
+def _bound(r: Residual, x: BoundValue) -> str:
+    func, self_ = r.expr(x.func), r.expr(x.self_)
+    if isinstance(x.func, Const) and not isinstance(x.func.obj, types.FunctionType):
+        name = getattr(x.func.obj, "__name__", None)
+        if name is None:
+            raise refuse("W107", "a bound method leaves the frame", r.cap.loc())
+        return r.assign(f"{self_}.{name}")
+    return r.assign(f"{r.bind_const(types.MethodType)}({func}, {self_})")
+
+
+def _partial(r: Residual, x: PartialValue) -> str:
+    named = "".join(f", {k}={r.expr(v)}" for k, v in x.kwargs.items())
+    args = "".join(f", {r.expr(a)}" for a in x.args)
+    return r.assign(f"{r.bind_const(x.kind)}({r.expr(x.func)}{args}{named})")
+
+
+def _view(r: Residual, x: ViewValue) -> str:
+    return r.assign(f"{r.expr(x.of)}.{x.what}()")
+
+
+def _cell(r: Residual, x: CellValue) -> str:
+    inner = "" if x.contents is None else r.expr(x.contents)
+    return r.assign(f"{r.bind_const(types.CellType)}({inner})")
+
+
+def _function(r: Residual, x: FunctionValue) -> str:
+    """Cells may refer to the function itself, so they are filled after it exists."""
+    cells = []
+    late = []
+    for cell in x.closure:
+        if cell.source is None and id(cell) not in r.names:
+            r.names[id(cell)] = r.assign(f"{r.bind_const(types.CellType)}()")
+            r._kept.append(cell)
+            late.append(cell)
+        cells.append(r.expr(cell))
+    defaults = f"({r.items(list(x.defaults))},)" if x.defaults else "None"
+    closure = f"({', '.join(cells)},)" if cells else "None"
+    name = r.assign(f"{r.bind_const(types.FunctionType)}({r.bind_const(x.code)}, "
+                    f"{r.expr(x.globals)}, {x.name!r}, {defaults}, {closure})")  # fmt: skip
+    r.names[id(x)] = name
+    for cell in late:
+        if cell.contents is not None:
+            r.lines.append(f"{r.names[id(cell)]}.cell_contents = {r.expr(cell.contents)}")
+    r.lines.append(f"{name}.__qualname__ = {x.qualname!r}")
+    if x.kwdefaults:
+        named = ", ".join(f"{k!r}: {r.expr(v)}" for k, v in x.kwdefaults.items())
+        r.lines.append(f"{name}.__kwdefaults__ = {{{named}}}")
+    for key, value in x.attrs.items():
+        r.lines.append(f"{name}.{key} = {r.expr(value)}")
+    return name
+
+
+def _instance(r: Residual, x: InstanceValue) -> str:
+    kind = r.bind_const(x.klass)
+    if issubclass(x.klass, BaseException):
+        return r.assign(f"{kind}(*{r.expr(x.attrs.get('args') or TupleValue([]))})")
+    box = x.payload
+    if isinstance(box, TupleValue):
+        name = r.assign(f"{r.bind_const(tuple.__new__)}({kind}, ({r.items(box.items)},))")
+    else:
+        base = object if box is None else box.cls()
+        name = r.assign(f"{r.bind_const(base.__new__)}({kind})")
+    r.names[id(x)] = name
+    if isinstance(box, DictValue):
+        put = r.bind_const(box.kind.__setitem__)
+        for key, slot in box.items.items():
+            r.lines.append(f"{put}({name}, {r.expr(box.keys[key])}, {r.expr(slot)})")
+    elif isinstance(box, ListValue):
+        r.lines.append(f"{r.bind_const(list.extend)}({name}, [{r.items(box.items)}])")
+    _set_attrs(r, x, name, {k: v for k, v in x.attrs.items() if v is not None})
+    return name
+
+
+def _set_attrs(r: Residual, x: InstanceValue, name: str, attrs: dict[str, Value]) -> None:
+    slots = {s for k in x.klass.__mro__ for s, d in vars(k).items()
+             if isinstance(d, types.MemberDescriptorType)}  # fmt: skip
+    plain = {k: v for k, v in attrs.items() if k not in slots}
+    if plain:
+        table = r.assign(f"{name}.__dict__")
+        for key, value in plain.items():
+            r.lines.append(f"{table}[{key!r}] = {r.expr(value)}")
+    for key in attrs.keys() - plain.keys():
+        setter = r.bind_const(object.__setattr__)
+        r.lines.append(f"{setter}({name}, {key!r}, {r.expr(attrs[key])})")
+
+
+_BUILDERS: dict[type, Any] = {
+    TupleValue: _tuple, ListValue: _list, DictValue: _dict, SetValue: _set, SliceValue: _slice,
+    BoundValue: _bound, PartialValue: _partial, ViewValue: _view, CellValue: _cell,
+    FunctionValue: _function, InstanceValue: _instance,
+}  # fmt: skip
+
+
+# --------------------------------------------------------------- changed objects
+def _write_list(r: Residual, x: ListValue) -> None:
+    assert isinstance(x.real, list)
+    assert x.source is not None
+    target = r.param(x.source)
+    old = len(x.real)
+    kept = len(x.items) >= old and all(
+        r.unchanged(x.items[i], Item.make(x.source, i, True)) for i in range(old)
+    )
+    if kept:
+        if len(x.items) > old:
+            r.lines.append(f"{r.bind_const(list.extend)}({target}, [{r.items(x.items[old:])}])")
+        return
+    r.lines.append(f"{r.bind_const(list.__setitem__)}({target}, {r.bind_const(slice(None))}, "
+                   f"[{r.items(x.items)}])")  # fmt: skip
+
+
+def _write_dict(r: Residual, x: DictValue) -> None:
+    assert isinstance(x.real, dict)
+    assert x.source is not None
+    target = r.param(x.source)
+    base = x.kind if x.kind in (dict, collections.OrderedDict, collections.defaultdict) else (
+        collections.OrderedDict if issubclass(x.kind, collections.OrderedDict) else dict
+    )
+    put, drop = r.bind_const(base.__setitem__), r.bind_const(base.__delitem__)
+    old = {_filed(k): k for k in dict.keys(x.real)}
+    gone = [k for k in old if k not in x.items and (x.complete or k in x.absent)]
+    if x.complete and [k for k in old if k in x.items] + [k for k in x.items if k not in old] != \
+            list(x.items):  # fmt: skip
+        values = [(r.expr(x.keys[k]), r.expr(v)) for k, v in x.items.items()]
+        r.lines.append(f"{r.bind_const(base.clear)}({target})")
+        r.lines += [f"{put}({target}, {k}, {v})" for k, v in values]
+        return
+    for key in gone:
+        r.lines.append(f"{drop}({target}, {r.const(Const(old[key]))})")
+    for key, slot in x.items.items():
+        if key in old and r.unchanged(slot, Item.make(x.source, old[key], False)):
+            continue
+        r.lines.append(f"{put}({target}, {r.expr(x.keys[key])}, {r.expr(slot)})")
+
+
+def _filed(key: object) -> object:
+    return key
+
+
+def _write_set(r: Residual, x: SetValue) -> None:
+    assert x.source is not None
+    target = r.param(x.source)
+    body = r.items(list(x.items.values()))
+    r.lines.append(f"{target}.clear()")
+    if body:
+        r.lines.append(f"{target}.update(({body},))")
+
+
+def _write_instance(r: Residual, x: InstanceValue) -> None:
+    assert x.source is not None
+    target = r.param(x.source)
+    setting: dict[str, Value] = {}
+    for name in x.written:
+        value = x.attrs.get(name)
+        own = Item.make(InstanceDict.make(x.source), name, False)
+        if value is None:
+            if name in getattr(x.real, "__dict__", {}):
+                r.lines.append(f"del {target}.__dict__[{name!r}]")
+            elif hasattr(x.klass, name):
+                r.lines.append(f"{r.bind_const(object.__delattr__)}({target}, {name!r})")
+        elif not (isinstance(value, Mutable | TensorValue) and r.unchanged(value, own)):
+            setting[name] = value
+    _set_attrs(r, x, target, setting)
+
+
+def _write_cell(r: Residual, x: CellValue) -> None:
+    assert x.source is not None
+    target = r.param(x.source)
+    if x.contents is None:
+        r.lines.append(f"del {target}.cell_contents")
+    else:
+        r.lines.append(f"{target}.cell_contents = {r.expr(x.contents)}")
+
+
+_WRITERS: dict[type, Any] = {
+    ListValue: _write_list, DictValue: _write_dict, SetValue: _write_set,
+    InstanceValue: _write_instance, CellValue: _write_cell,
+}  # fmt: skip
+
+
+def residualize(cap: Capture, grad_mode: bool) -> tuple[list[TensorValue], int | None, Finish | None]:
+    """Graph outputs, the index of the one that is the whole result, else the residual program.
+
+    grad_mode: whether grad mode was on when the frame started.
+    """
+    r = Residual(cap)
+    assert cap.result is not None
+    for cell in list(cap.changed):
+        r.write_back(cell)
+    for table, value in cap.globals_written.values():
+        name = next(n for (i, n), (t, v) in cap.globals_written.items() if t is table and v is value)
+        assert value is not None
+        r.lines.append(f"{r.bind_const(table)}[{name!r}] = {r.expr(value)}")
+    if torch.is_grad_enabled() != grad_mode:
+        r.lines.append(f"{r.bind_const(torch._C._set_grad_enabled)}({torch.is_grad_enabled()})")
+    result = r.expr(cap.result)
+    for fn, args, kwargs in cap.effects:
+        named = "".join(f", {k}={r.expr(v)}" for k, v in kwargs.items())
+        call = f"{r.expr(fn)}({r.items(list(args))}{named})".replace("(, ", "(")
+        r.lines.append(call)
+    if not r.lines and isinstance(cap.result, TensorValue) and result.startswith("outs["):
+        return r.outputs, 0, None
+    body = [*r.lines, f"return {result}"]
+    params = ", ".join(["outs", *r.params.values()])
+    source = f"def finish({params}):\n" + "".join(f"    {line}\n" for line in body)
+    return r.outputs, None, Finish(source, tuple(r.params), r.consts)
+
+

@@ -1,0 +1,80 @@
+"""The state of a capture: the virtual call stack, the graph so far, the guards so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torchweld.base.errors import GraphBreak
+from torchweld.base.loc import NOWHERE, Loc
+from torchweld.capture.values.base import CellValue, Const, InstanceValue, Value
+from torchweld.frame.instr import Code
+from torchweld.ir.source import Source
+
+Cont = Callable[[Value], None]
+
+
+class Raised(Exception):
+    """A Python exception raised by the captured program. `value`: the abstract exception object."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__(repr(value))
+        self.value = value
+
+
+def raised(kind: type[BaseException], *args: object) -> Raised:
+    """The captured program raises `kind(*args)`."""
+    exc = InstanceValue(kind)
+    exc.attrs["args"] = Const(tuple(args))
+    return Raised(exc)
+
+
+class Unbound:
+    """Marks a local without a value."""
+
+
+@dataclass(slots=True, eq=False)
+class VFrame:
+    """One virtual frame.
+
+    on_return: what happens with the result; None pushes it on the caller's stack.
+    on_raise: asked when an exception leaves the frame; True means that it was dealt with.
+    exc: exceptions being handled, innermost last.
+    """
+
+    code: Code
+    globals: dict[str, object]
+    globals_source: Source
+    locals: dict[str, Value] = field(default_factory=dict)
+    cells: dict[str, CellValue] = field(default_factory=dict)
+    stack: list[Value] = field(default_factory=list)
+    ip: int = 0
+    exc: list[Value] = field(default_factory=list)
+    on_return: Cont | None = None
+    on_raise: Callable[[Value], bool] | None = None
+    on_yield: Cont | None = None
+    function: Value | None = None
+
+    def loc(self) -> Loc:
+        i = max(self.ip - 1, 0)
+        if i >= len(self.code.instrs):
+            return NOWHERE
+        return Loc(self.code.filename, self.code.instrs[i].line)
+
+    def push(self, value: Value) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        return self.stack.pop()
+
+    def popn(self, n: int) -> list[Value]:
+        if n == 0:
+            return []
+        out = self.stack[-n:]
+        del self.stack[-n:]
+        return out
+
+
+def refuse(code: str, why: str, at: Loc = NOWHERE) -> GraphBreak:
+    """The GraphBreak to raise when the capture cannot go on."""
+    return GraphBreak(code, why, at=at)

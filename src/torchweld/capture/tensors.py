@@ -1,0 +1,171 @@
+"""Attributes and methods of tensors."""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import Any
+
+import torch
+
+from torchweld.capture.attrs import MISSING, from_python, mro_lookup
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.tables import FUNCTIONS, GETATTR
+from torchweld.capture.values.base import (
+    BoundValue,
+    Const,
+    NotConstant,
+    TensorValue,
+    Value,
+    constant,
+)
+
+# read from the metadata: no node
+_METADATA = frozenset((
+    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda", "is_cpu", "is_mps",
+    "is_xpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "itemsize", "nbytes", "names",
+    "is_nested", "is_sparse_csr", "output_nr",
+))  # fmt: skip
+# new tensors: a getattr node
+_DERIVED = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
+# answered from the metadata: no node
+_METADATA_METHODS = frozenset((
+    "size", "dim", "stride", "numel", "nelement", "is_contiguous", "element_size", "ndimension",
+    "is_floating_point", "is_complex", "is_signed", "get_device", "storage_offset", "is_inference",
+    "is_conj", "is_neg", "is_same_size", "is_set_to", "type", "has_names", "is_shared",
+))  # fmt: skip
+_READS_DATA = frozenset((
+    "item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__",
+    "__complex__", "__contains__", "__repr__", "__str__", "__format__", "is_nonzero",
+))  # fmt: skip
+_OUTSIDE = frozenset((
+    "data_ptr", "untyped_storage", "storage", "backward", "register_hook", "__reduce_ex__", "set_",
+    "share_memory_", "pin_memory", "retain_grad", "register_post_accumulate_grad_hook", "resize_",
+    "__deepcopy__", "__dlpack__", "requires_grad_", "apply_", "map_", "detach_", "resize_as_",
+))  # fmt: skip
+
+
+def tensor_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) -> None:
+    """obj.name of a tensor."""
+    if name in _METADATA:
+        cap.deliver(from_python(getattr(obj.fake, name)), cont)
+        return
+    if name in _DERIVED:
+        out = cap.builder.call("call_function", getattr, [obj, Const(name)], {}, cap.loc())
+        cap.deliver(out, cont)
+        return
+    if name == "__class__":
+        cap.deliver(Const(obj.kind), cont)
+        return
+    if name in ("is_leaf", "grad_fn", "grad", "_version", "__dict__", "_base", "_backward_hooks"):
+        _autograd_attr(cap, obj, name, cont)
+        return
+    raw = mro_lookup(obj.kind, name)
+    if raw is MISSING:
+        _own_attr(cap, obj, name, cont)
+    elif isinstance(raw, types.FunctionType | types.MethodDescriptorType | types.WrapperDescriptorType):
+        cap.deliver(BoundValue(Const(raw), obj), cont)
+    elif isinstance(raw, property):
+        raise refuse("W107", f"Tensor.{name}", cap.loc())
+    else:
+        cap.deliver(from_python(raw), cont)
+
+
+def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) -> None:
+    real = _real_of(cap, obj)
+    if name == "is_leaf" and (real is not None or not obj.fake.requires_grad):
+        cap.deliver(Const(obj.fake.is_leaf), cont)
+        return
+    if name in ("grad_fn", "grad") and not obj.fake.requires_grad and real is None:
+        cap.deliver(Const(None), cont)
+        return
+    raise refuse("W107", f"Tensor.{name}", cap.loc())
+
+
+def _real_of(cap: Capture, obj: TensorValue) -> torch.Tensor | None:
+    return next((real for _, value, real in cap.builder.inputs if value is obj), None)
+
+
+def _own_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) -> None:
+    """An attribute that the user put on a tensor."""
+    real = _real_of(cap, obj)
+    if real is not None and name in real.__dict__:
+        raise refuse("W107", f"attribute {name} that was put on a Tensor", cap.loc())
+    raise raised(AttributeError, f"'{obj.kind.__name__}' object has no attribute '{name}'")
+
+
+def metadata_call(name: str) -> Any:
+    """Handler of a Tensor method that metadata answers."""
+
+    def handler(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
+        tensor = args[0]
+        if not isinstance(tensor, TensorValue):
+            raise raised(TypeError, f"Tensor.{name} of {tensor.cls().__name__}")
+        try:
+            rest = [_fake_or_constant(cap, a) for a in args[1:]]
+            named = {k: _fake_or_constant(cap, v) for k, v in kwargs.items()}
+        except NotConstant:
+            raise refuse("W103", f"Tensor.{name} of a value that is not constant", cap.loc()) from None
+        if name == "type" and (rest or named):
+            cap.deliver(cap.builder.call("call_method", name, args, kwargs, cap.loc()), cont)
+            return
+        try:
+            found = getattr(tensor.fake, name)(*rest, **named)
+        except Exception as error:
+            raise raised(type(error), *error.args) from None
+        if name == "type":
+            found = found.replace("torch._subclasses.fake_tensor.Fake", "torch.")
+            raise refuse("W107", "Tensor.type() without arguments", cap.loc())
+        cap.deliver(from_python(found), cont)
+
+    return handler
+
+
+def _fake_or_constant(cap: Capture, x: Value) -> Any:
+    return x.fake if isinstance(x, TensorValue) else constant(cap.unwrap(x))
+
+
+def _refused(name: str, code: str) -> Any:
+    def handler(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
+        raise refuse(code, f"Tensor.{name}", cap.loc())
+
+    return handler
+
+
+def register_methods() -> None:
+    """Fill the table for the methods of torch.Tensor that are not graph nodes."""
+    tables = ((_METADATA_METHODS, metadata_call), (_READS_DATA, lambda n: _refused(n, "W102")),
+              (_OUTSIDE, lambda n: _refused(n, "W106")))  # fmt: skip
+    for names, make in tables:
+        for name in names:
+            raw = mro_lookup(torch.Tensor, name)
+            if raw is not MISSING and raw not in FUNCTIONS:
+                FUNCTIONS.add(raw, make(name))
+
+
+def tensor_binary(cap: Capture, op: Any, a: Value, b: Value, cont: Cont | None) -> None:
+    """An operator of Python with a tensor on either side."""
+    try:
+        out = cap.builder.call("call_function", op, [a, b], {}, cap.loc())
+    except NotConstant:
+        raise refuse("W103", f"{op.__name__} of a Tensor and {b.cls().__name__}", cap.loc()) from None
+    cap.deliver(out, cont)
+
+
+def tensor_getitem(cap: Capture, obj: TensorValue, key: Value, cont: Cont | None) -> None:
+    """obj[key]."""
+    tensor_binary(cap, operator.getitem, obj, cap.unwrap(key), cont)
+
+
+def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> None:
+    """obj[key] = value."""
+    try:
+        cap.builder.call("call_function", operator.setitem, [obj, cap.unwrap(key), value], {},
+                         cap.loc())  # fmt: skip
+    except NotConstant:
+        raise refuse("W103", "assignment to an item of a Tensor", cap.loc()) from None
+
+
+GETATTR.add(TensorValue, tensor_attr)
+register_methods()

@@ -1,0 +1,1 @@
+"""Abstract values: one class per family of Python objects."""

@@ -1,0 +1,392 @@
+"""Value: what the capture knows about one Python object.
+
+A Value is met once per object: identity of Values is identity of the objects they stand for, so
+aliasing is kept by construction. Mutable families are the cells of the abstract heap; `changed`
+says that the real object (if it has a source) must be brought up to date at the end.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchweld.ir.source import Source
+
+
+class Value:
+    """Base of all families. `source`: how the object is found again; None if made in the frame."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Source | None = None) -> None:
+        self.source = source
+
+    def cls(self) -> type:
+        """The Python type of the object."""
+        raise NotImplementedError
+
+
+class Const(Value):
+    """An object known exactly: an immutable value, or one that is used by identity only."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: object, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.obj = obj
+
+    def cls(self) -> type:
+        return type(self.obj)
+
+    def __repr__(self) -> str:
+        return f"Const({self.obj!r})"
+
+
+NONE = Const(None)
+TRUE = Const(True)
+FALSE = Const(False)
+
+
+def boolean(x: object) -> Const:
+    return TRUE if x else FALSE
+
+
+class TensorValue(Value):
+    """A tensor: the FX node that computes it and a FakeTensor with its metadata."""
+
+    __slots__ = ("fake", "kind", "node", "touched")
+
+    def __init__(self, node: Node, fake: torch.Tensor, kind: type = torch.Tensor,
+                 source: Source | None = None) -> None:  # fmt: skip
+        super().__init__(source)
+        self.node = node
+        self.fake = fake
+        self.kind = kind
+
+    def cls(self) -> type:
+        return self.kind
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.node.name}: {self.fake.dtype}{tuple(self.fake.shape)})"
+
+
+class Lazy:
+    """An item of a container from outside that was not read yet."""
+
+    __slots__ = ("obj", "source")
+
+    def __init__(self, obj: object, source: Source) -> None:
+        self.obj = obj
+        self.source = source
+
+
+Slot = Value | Lazy
+
+
+class IdKey:
+    """A dict key that is equal to itself only: an object hashed by identity."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdKey) and other.value is self.value
+
+
+class Mutable(Value):
+    """A cell of the abstract heap. `real`: the object itself when it came from outside."""
+
+    __slots__ = ("changed", "real")
+
+    def __init__(self, source: Source | None = None, real: object = None) -> None:
+        super().__init__(source)
+        self.real = real
+        self.changed = False
+
+
+class ListValue(Mutable):
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Slot], source: Source | None = None, real: object = None) -> None:
+        super().__init__(source, real)
+        self.items = items
+
+    def cls(self) -> type:
+        return list
+
+
+class TupleValue(Value):
+    """A tuple, named tuple, torch.Size or other immutable tuple subclass."""
+
+    __slots__ = ("items", "kind")
+
+    def __init__(self, items: list[Slot], kind: type = tuple, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.items = items
+        self.kind = kind
+
+    def cls(self) -> type:
+        return self.kind
+
+
+class DictValue(Mutable):
+    """A dict, OrderedDict or defaultdict, keyed by `hash_key` of the key.
+
+    `complete`: whether `items` has every key in order. A dict from outside starts incomplete: keys
+    are read on demand, and `absent` remembers those that were found missing.
+    """
+
+    __slots__ = ("absent", "complete", "factory", "items", "keys", "kind")
+
+    def __init__(self, kind: type = dict, source: Source | None = None, real: object = None) -> None:
+        super().__init__(source, real)
+        self.kind = kind
+        self.items: dict[object, Slot] = {}
+        self.keys: dict[object, Value] = {}
+        self.absent: set[object] = set()
+        self.complete = real is None
+        self.factory: Value = NONE
+
+    def cls(self) -> type:
+        return self.kind
+
+
+class SetValue(Mutable):
+    """A set or frozenset: key -> element."""
+
+    __slots__ = ("items", "kind")
+
+    def __init__(self, kind: type = set, source: Source | None = None, real: object = None) -> None:
+        super().__init__(source, real)
+        self.kind = kind
+        self.items: dict[object, Value] = {}
+
+    def cls(self) -> type:
+        return self.kind
+
+
+class InstanceValue(Mutable):
+    """An object of a Python class.
+
+    attrs: instance attributes read or written so far (None marks a deleted one); `written` names
+    those that changed. payload: the built-in part of a subclass of list, dict, tuple, int, ...
+    """
+
+    __slots__ = ("attrs", "klass", "payload", "written")
+
+    def __init__(self, klass: type, source: Source | None = None, real: object = None,
+                 payload: Value | None = None) -> None:  # fmt: skip
+        super().__init__(source, real)
+        self.klass = klass
+        self.attrs: dict[str, Value | None] = {}
+        self.written: dict[str, None] = {}
+        self.payload = payload
+
+    def cls(self) -> type:
+        return self.klass
+
+    def __repr__(self) -> str:
+        return f"Instance({self.klass.__name__})"
+
+
+class CellValue(Mutable):
+    """A closure cell; `contents` is None while empty."""
+
+    __slots__ = ("contents",)
+
+    def __init__(self, contents: Slot | None, source: Source | None = None,
+                 real: object = None) -> None:  # fmt: skip
+        super().__init__(source, real)
+        self.contents = contents
+
+    def cls(self) -> type:
+        return types.CellType
+
+
+class FunctionValue(Value):
+    """A function made in the frame."""
+
+    __slots__ = ("attrs", "closure", "code", "defaults", "globals", "kwdefaults", "name", "qualname")
+
+    def __init__(self, code: types.CodeType, globals_: Value, closure: tuple[CellValue, ...],
+                 defaults: list[Value], kwdefaults: dict[str, Value]) -> None:  # fmt: skip
+        super().__init__(None)
+        self.code = code
+        self.globals = globals_
+        self.closure = closure
+        self.defaults = defaults
+        self.kwdefaults = kwdefaults
+        self.name = code.co_name
+        self.qualname = code.co_qualname
+        self.attrs: dict[str, Value] = {}
+
+    def cls(self) -> type:
+        return types.FunctionType
+
+
+class BoundValue(Value):
+    """A callable with its first argument bound: a method."""
+
+    __slots__ = ("func", "self_")
+
+    def __init__(self, func: Value, self_: Value, source: Source | None = None) -> None:
+        super().__init__(source)
+        self.func = func
+        self.self_ = self_
+
+    def cls(self) -> type:
+        return types.MethodType
+
+
+class PartialValue(Value):
+    """functools.partial(func, *args, **kwargs)."""
+
+    __slots__ = ("args", "func", "kind", "kwargs")
+
+    def __init__(self, func: Value, args: list[Value], kwargs: dict[str, Value], kind: type,
+                 source: Source | None = None) -> None:  # fmt: skip
+        super().__init__(source)
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.kind = kind
+
+    def cls(self) -> type:
+        return self.kind
+
+
+class SuperValue(Value):
+    """super(klass, self)."""
+
+    __slots__ = ("klass", "self_")
+
+    def __init__(self, klass: type, self_: Value) -> None:
+        super().__init__(None)
+        self.klass = klass
+        self.self_ = self_
+
+    def cls(self) -> type:
+        return super
+
+
+class SliceValue(Value):
+    """slice(start, stop, step) with a part that is not a plain constant."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[Value, Value, Value]) -> None:
+        super().__init__(None)
+        self.parts = parts
+
+    def cls(self) -> type:
+        return slice
+
+
+class ViewValue(Value):
+    """keys(), values() or items() of a dict."""
+
+    __slots__ = ("of", "what")
+
+    def __init__(self, of: DictValue, what: str) -> None:
+        super().__init__(None)
+        self.of = of
+        self.what = what
+
+    def cls(self) -> type:
+        return {"keys": type({}.keys()), "values": type({}.values())}.get(
+            self.what, type({}.items()))  # fmt: skip
+
+
+class IteratorValue(Value):
+    """An iterator that advances without running user code.
+
+    step() gives the next Value, or None at the end.
+    """
+
+    __slots__ = ("kind", "step")
+
+    def __init__(self, step: Callable[[], Value | None], kind: type) -> None:
+        super().__init__(None)
+        self.step = step
+        self.kind = kind
+
+    def cls(self) -> type:
+        return self.kind
+
+
+class GeneratorValue(Value):
+    """A suspended virtual frame."""
+
+    __slots__ = ("finished", "frame", "running")
+
+    def __init__(self, frame: Any) -> None:
+        super().__init__(None)
+        self.frame = frame
+        self.finished = False
+        self.running = False
+
+    def cls(self) -> type:
+        return types.GeneratorType
+
+
+class NotConstant(Exception):
+    """The value is not known as a Python constant."""
+
+
+def constant(x: Slot) -> Any:
+    """The Python object of a value that consists of constants. Errors: NotConstant."""
+    match x:
+        case Const():
+            return x.obj
+        case TupleValue():
+            items = [constant(i) for i in x.items]
+            return tuple(items) if x.kind is tuple else _tuple_of(x.kind, items)
+        case ListValue():
+            return [constant(i) for i in x.items]
+        case DictValue() if x.complete:
+            return {constant(x.keys[k]): constant(v) for k, v in x.items.items()}
+        case SetValue():
+            return x.kind(constant(i) for i in x.items.values())
+        case SliceValue():
+            return slice(*(constant(p) for p in x.parts))
+    raise NotConstant
+
+
+def _tuple_of(kind: type, items: list[Any]) -> Any:
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+
+
+def is_constant(x: Slot) -> bool:
+    try:
+        constant(x)
+    except NotConstant:
+        return False
+    return True
+
+
+def hash_key(x: Value) -> object:
+    """What a dict or set files the value under: equal keys give equal results.
+
+    Errors: TypeError for unhashable values, as Python.
+    """
+    match x:
+        case Const():
+            hash(x.obj)
+            return x.obj
+        case TupleValue():
+            return tuple(hash_key(i) if isinstance(i, Value) else i.obj for i in x.items)
+        case SetValue() if x.kind is frozenset:
+            return frozenset(x.items)
+        case ListValue() | DictValue() | SetValue():
+            raise TypeError(f"unhashable type: '{x.cls().__name__}'")
+        case _:
+            return IdKey(x)

@@ -1,0 +1,318 @@
+"""Object and Source -> Value, by a table from type to wrapper."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from torchweld.base.registry import Registry
+from torchweld.capture.session import Capture
+from torchweld.capture.state import refuse
+from torchweld.capture.values.base import (
+    BoundValue,
+    CellValue,
+    Const,
+    DictValue,
+    InstanceValue,
+    Lazy,
+    ListValue,
+    PartialValue,
+    SetValue,
+    TupleValue,
+    Value,
+    hash_key,
+)
+from torchweld.frame.program import tensor_codes
+from torchweld.ir.source import Attr, CellContents, InstanceDict, Item, Source
+
+Wrapper = Callable[[Capture, Any, Source], Value]
+WRAPPERS: Registry[type, Wrapper] = Registry("wrappers by exact type")
+
+IMMUTABLE = (
+    type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented),
+)  # fmt: skip
+IDENTITY = (
+    torch.dtype, torch.layout, torch.memory_format, types.FunctionType, types.BuiltinFunctionType,
+    types.ModuleType, type, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.MethodWrapperType, types.CodeType, types.GetSetDescriptorType, property, staticmethod,
+    classmethod, types.MappingProxyType, types.GenericAlias, types.UnionType,
+)  # fmt: skip
+
+
+def wrap(cap: Capture, obj: object, source: Source) -> Value:
+    """The Value of an object from outside. One object gives one Value, whatever its source."""
+    kind = type(obj)
+    if kind in _BY_VALUE:
+        cap.guard("equal", source, obj)
+        return Const(obj, source)
+    known = cap.objects.get(id(obj))
+    if known is not None:
+        if known.source is not source and not _stable(obj):
+            cap.guard("same", source, known.source)
+        return known
+    wrapper = WRAPPERS.get(kind) or _by_base(kind)
+    value = wrapper(cap, obj, source)
+    cap.objects[id(obj)] = value
+    cap.kept.append(obj)
+    return value
+
+
+_BY_VALUE = frozenset(IMMUTABLE)
+
+
+def _stable(obj: object) -> bool:
+    """Objects that are guarded by identity at every source anyway."""
+    return False
+
+
+def _by_base(kind: type) -> Wrapper:
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return _tuple
+    for base, wrapper in _BASES:
+        if issubclass(kind, base):
+            return wrapper
+    if kind.__flags__ & (1 << 9) and hasattr(kind, "__dictoffset__"):  # a class made in Python
+        return _instance
+    return _identity
+
+
+def _identity(cap: Capture, obj: object, source: Source) -> Value:
+    cap.guard("is", source, obj)
+    return Const(obj, source)
+
+
+def _equal(cap: Capture, obj: object, source: Source) -> Value:
+    cap.guard("predicate", source, _Equals(obj))
+    return Const(obj, source)
+
+
+class _Equals:
+    """Answers whether a value has the type and value that it had at capture."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: object) -> None:
+        self.obj = obj
+
+    def __call__(self, other: object) -> bool:
+        return type(other) is type(self.obj) and bool(other == self.obj)
+
+    def __hash__(self) -> int:
+        return hash(type(self.obj))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Equals) and self(other.obj)
+
+    def __repr__(self) -> str:
+        return f"== {self.obj!r}"
+
+
+def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
+    if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        raise refuse("W112", f"{source.text()} is a {type(obj).__name__}", cap.loc())
+    if isinstance(obj, FakeTensor) or obj.layout != torch.strided or obj.is_quantized:
+        raise refuse("W112", f"{source.text()} has layout {obj.layout}", cap.loc())
+    if obj.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(obj):
+        raise refuse("W112", f"{source.text()} is nested or wrapped by a transform", cap.loc())
+    if obj.is_neg() or obj.is_conj():
+        raise refuse("W112", f"{source.text()} has the negative or conjugate bit set", cap.loc())
+    if obj.device.type not in ("cpu", "cuda"):
+        raise refuse("W112", f"{source.text()} is on {obj.device}", cap.loc())
+    cap.guard("tensor", source, tensor_codes(obj))
+    return cap.builder.input(obj, source)
+
+
+def _list(cap: Capture, obj: list[object], source: Source) -> Value:
+    cap.guard("type", source, list)
+    cap.guard("length", source, len(obj))
+    items = [Lazy(x, Item.make(source, i, True)) for i, x in enumerate(obj)]
+    return ListValue(list(items), source, obj)
+
+
+def _tuple(cap: Capture, obj: tuple[object, ...], source: Source) -> Value:
+    kind = type(obj)
+    cap.guard("type", source, kind)
+    cap.guard("length", source, len(obj))
+    return TupleValue([Lazy(x, Item.make(source, i, True)) for i, x in enumerate(obj)], kind, source)
+
+
+def _dict(cap: Capture, obj: dict[object, object], source: Source) -> Value:
+    cap.guard("type", source, type(obj))
+    value = DictValue(type(obj), source, obj)
+    if isinstance(obj, collections.defaultdict):
+        value.factory = cap.wrap(obj.default_factory, Attr.make(source, "default_factory"))
+    return value
+
+
+def _set(cap: Capture, obj: set[object], source: Source) -> Value:
+    """Sets have no order to index, so their elements must be constants, guarded as a whole."""
+    value = SetValue(type(obj), source, obj)
+    for element in obj:
+        if not _hashable_constant(element):
+            raise refuse("W107", f"set {source.text()} holds {type(element).__name__}", cap.loc())
+        value.items[element] = Const(element)
+    cap.guard("predicate", source, _Equals(type(obj)(obj)))
+    return value
+
+
+def _hashable_constant(x: object) -> bool:
+    return isinstance(x, (*IMMUTABLE, enum.Enum, torch.dtype, torch.device, type)) or (
+        isinstance(x, tuple | frozenset) and all(_hashable_constant(i) for i in x)
+    )
+
+
+def _method(cap: Capture, obj: types.MethodType, source: Source) -> Value:
+    cap.guard("type", source, types.MethodType)
+    func = cap.wrap(obj.__func__, Attr.make(source, "__func__"))
+    return BoundValue(func, cap.wrap(obj.__self__, Attr.make(source, "__self__")), source)
+
+
+def _partial(cap: Capture, obj: functools.partial[object], source: Source) -> Value:
+    cap.guard("type", source, type(obj))
+    func = cap.wrap(obj.func, Attr.make(source, "func"))
+    args = cap.wrap(obj.args, Attr.make(source, "args"))
+    kwargs = cap.wrap(obj.keywords, Attr.make(source, "keywords"))
+    assert isinstance(args, TupleValue)
+    assert isinstance(kwargs, DictValue)
+    complete(cap, kwargs)
+    named = {str(k): cap.force(v) for k, v in kwargs.items.items()}
+    return PartialValue(func, list(cap.force_items(args.items)), named, type(obj), source)
+
+
+def _cell(cap: Capture, obj: types.CellType, source: Source) -> Value:
+    return cell_of(cap, obj, source, CellContents.make(source))
+
+
+def cell_of(cap: Capture, obj: types.CellType, source: Source, contents: Source) -> CellValue:
+    """The CellValue of a real cell, shared by everything that closes over it."""
+    known = cap.cells.get(id(obj))
+    if known is None:
+        try:
+            slot = Lazy(obj.cell_contents, contents)
+        except ValueError:
+            slot = None
+        known = cap.cells[id(obj)] = CellValue(slot, source, obj)
+        cap.kept.append(obj)
+    return known
+
+
+def _instance(cap: Capture, obj: object, source: Source) -> Value:
+    kind = type(obj)
+    cap.guard("type", source, kind)
+    value = InstanceValue(kind, source, obj)
+    cap.objects[id(obj)] = value
+    if isinstance(obj, dict):
+        value.payload = DictValue(kind, source, obj)
+    elif isinstance(obj, list):
+        cap.guard("length", source, len(obj))
+        items = [Lazy(x, Item.make(source, i, True)) for i, x in enumerate(obj)]
+        value.payload = ListValue(list(items), source, obj)
+    elif isinstance(obj, tuple):
+        cap.guard("length", source, len(obj))
+        value.payload = TupleValue(
+            [Lazy(x, Item.make(source, i, True)) for i, x in enumerate(obj)], kind, source)  # fmt: skip
+    elif isinstance(obj, int | float | str | bytes | set | frozenset):
+        raise refuse("W107", f"{source.text()}: instance of {kind.__name__}", cap.loc())
+    return value
+
+
+def _range(cap: Capture, obj: range, source: Source) -> Value:
+    return _equal(cap, obj, source)
+
+
+def complete(cap: Capture, d: DictValue) -> None:
+    """Read every key of a dict from outside, in order, and guard that these are all."""
+    if d.complete or d.real is None:
+        return
+    assert isinstance(d.real, dict)
+    keys = tuple(dict.keys(d.real))
+    assert d.source is not None
+    cap.guard("keys", d.source, keys) if not d.changed else cap.guard("keys", d.source, keys)
+    read, names = d.items, d.keys
+    d.items, d.keys = {}, {}
+    removed = d.absent
+    for key in keys:
+        wrapped = wrap_key(cap, key)
+        filed = hash_key(wrapped)
+        if filed in removed:
+            continue
+        d.items[filed] = read.pop(filed, None) or Lazy(
+            dict.__getitem__(d.real, key), Item.make(d.source, key, False))  # fmt: skip
+        d.keys[filed] = names.pop(filed, wrapped)
+    d.items.update(read)
+    d.keys.update(names)
+    d.complete = True
+
+
+def wrap_key(cap: Capture, key: object) -> Value:
+    """A dict key as a Value: constants, and objects hashed by identity."""
+    if _hashable_constant(key) or isinstance(key, types.FunctionType | types.ModuleType):
+        return Const(key)
+    if type(key).__hash__ is object.__hash__:
+        return cap.wrap(key, cap.pin(key))
+    raise refuse("W107", f"dict key of type {type(key).__name__}", cap.loc())
+
+
+def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
+    """The value under a key, or None if the dict lacks it; guards what was found out."""
+    slot = d.items.get(filed)
+    if slot is not None:
+        value = d.items[filed] = cap.force(slot)
+        return value
+    if d.complete or filed in d.absent:
+        return None
+    assert isinstance(d.real, dict)
+    assert d.source is not None
+    real = filed.value.real if _is_id(filed) else filed  # type: ignore[attr-defined]
+    if real is None and filed is not None:
+        return None
+    if dict.__contains__(d.real, real):
+        value = cap.wrap(dict.__getitem__(d.real, real), Item.make(d.source, real, False))
+        d.items[filed] = value
+        d.keys[filed] = wrap_key(cap, real)
+        return value
+    cap.guard("lacks_key", d.source, real)
+    d.absent.add(filed)
+    return None
+
+
+def _is_id(filed: object) -> bool:
+    return type(filed).__name__ == "IdKey"
+
+
+def vars_source(source: Source) -> Source:
+    return InstanceDict.make(source)
+
+
+for _type in IDENTITY:
+    WRAPPERS.add(_type, _identity)
+WRAPPERS.add(list, _list)
+WRAPPERS.add(tuple, _tuple)
+WRAPPERS.add(torch.Size, _tuple)
+WRAPPERS.add(dict, _dict)
+WRAPPERS.add(collections.OrderedDict, _dict)
+WRAPPERS.add(collections.defaultdict, _dict)
+WRAPPERS.add(set, _set)
+WRAPPERS.add(frozenset, _set)
+WRAPPERS.add(types.MethodType, _method)
+WRAPPERS.add(functools.partial, _partial)
+WRAPPERS.add(types.CellType, _cell)
+WRAPPERS.add(range, _range)
+WRAPPERS.add(torch.device, _equal)
+WRAPPERS.add(torch.finfo, _equal)
+WRAPPERS.add(torch.iinfo, _equal)
+WRAPPERS.add(slice, _equal)
+
+_BASES: tuple[tuple[type, Wrapper], ...] = (
+    (torch.Tensor, _tensor),
+    (enum.Enum, _identity),
+    (type, _identity),
+    (types.ModuleType, _identity),
+)

@@ -1,0 +1,135 @@
+"""Plan steps -> the launch list: tensors by number, allocations, launches, ATen calls, views."""
+
+from __future__ import annotations
+
+from torchweld.base.errors import InternalError
+from torchweld.codegen.cpp_index import constant
+from torchweld.ir.expr import Expr
+from torchweld.ir.loop import Axis, Buffer, Extern, ExternArg, Torch, View
+from torchweld.ir.plan import Free, Kernel, Plan
+from torchweld.ir.program import (
+    Alloc,
+    Call,
+    CallArg,
+    Drop,
+    Instruction,
+    Launch,
+    MakeView,
+    TensorArg,
+    TensorSpec,
+    TorchArg,
+)
+
+
+def extent_of(k: Kernel) -> int:
+    """How many indices a call of the kernel runs over."""
+    axes: tuple[Axis, ...] = k.grid or ((k.lanes,) if k.lanes is not None else ())
+    total = 1
+    for a in axes:
+        total *= constant(a.size, f"grid of {k.name}")
+    return total
+
+
+class Assembler:
+    """Numbers the tensors of a Plan while its steps become instructions."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.tensors: list[TensorSpec] = []
+        self.steps: list[Instruction] = []
+        self.number: dict[Buffer, int] = {}
+        self._slots = {s.buffer: s for s in plan.slots}
+        self._fresh = set(plan.fresh)
+        self._views: dict[View, int] = {}
+        for i, b in enumerate(plan.graph.inputs):
+            self._bind(b, "input", i)
+
+    def assemble(self, functions: dict[str, str]) -> None:
+        """Every step in order. functions: kernel name -> name of its C++ function."""
+        for step in self.plan.steps:
+            match step:
+                case Kernel():
+                    self._launch(step, functions[step.name])
+                case Extern():
+                    self._call(step)
+                case Free():
+                    self.steps.append(Drop(self.number[step.buffer]))
+                    self._forget_views(step.buffer)
+
+    def outputs(self) -> tuple[int | None, ...]:
+        """The tensor number of each output; views are made at the end of the call."""
+        return tuple(None if v is None else self._view(v) for v in self.plan.graph.outputs)
+
+    def _add(self, spec: TensorSpec) -> int:
+        self.tensors.append(spec)
+        return len(self.tensors) - 1
+
+    def _bind(self, b: Buffer, place: str, index: int) -> int:
+        self.number[b] = self._add(
+            TensorSpec(
+                place, index, b.dtype, _ints(b.shape, b.name), _ints(b.strides, b.name),
+                constant(b.offset, b.name), b.device,
+            )
+        )  # fmt: skip
+        return self.number[b]
+
+    def _tensor(self, b: Buffer) -> int:
+        """The number of `b`, given memory at its first use."""
+        if b in self.number:
+            return self.number[b]
+        if b in self._fresh:
+            n = self._bind(b, "fresh", 0)
+            self.steps.append(Alloc(n))
+            return n
+        slot = self._slots.get(b)
+        if slot is None:
+            raise InternalError(f"{b.name} has no memory: neither slot, fresh, input nor result")
+        return self._bind(b, "arena", slot.offset)
+
+    def _view(self, v: View) -> int:
+        base = self._tensor(v.buffer)
+        if v.whole:
+            return base
+        if v not in self._views:
+            what = f"view of {v.buffer.name}"
+            spec = TensorSpec(
+                "view", base, v.buffer.dtype, _ints(v.shape, what), _ints(v.strides, what),
+                constant(v.offset, what), v.buffer.device,
+            )  # fmt: skip
+            self._views[v] = self._add(spec)
+            self.steps.append(MakeView(self._views[v], base))
+        return self._views[v]
+
+    def _forget_views(self, b: Buffer) -> None:
+        """Views of a released tensor hold its memory: they go with it."""
+        for v in [v for v in self._views if v.buffer is b]:
+            self.steps.append(Drop(self._views.pop(v)))
+
+    def _launch(self, k: Kernel, function: str) -> None:
+        extent = extent_of(k)
+        args = tuple(self._tensor(b) for b in k.args)
+        if extent:
+            self.steps.append(Launch(function, args, extent, max(k.grain, 1)))
+
+    def _call(self, x: Extern) -> None:
+        args = tuple(self._arg(a) for a in x.args)
+        kwargs = tuple((name, self._arg(a)) for name, a in x.kwargs)
+        results = tuple(self._bind(b, "extern", 0) for b in x.outs)
+        self.steps.append(Call(x.op, args, kwargs, results))
+
+    def _arg(self, a: ExternArg) -> CallArg:
+        match a:
+            case View():
+                return TensorArg(self._view(a))
+            case Torch():
+                return TorchArg(a.kind, a.name)
+            case Expr():
+                return constant(a, "an argument")
+            case tuple():
+                return tuple(self._arg(x) for x in a)
+            case _:
+                return a
+
+
+def _ints(sizes: tuple[Expr, ...], what: str) -> tuple[int, ...]:
+    return tuple(constant(e, f"size of {what}") for e in sizes)

@@ -1,0 +1,116 @@
+"""Where buffers live inside of a kernel: tensors in memory, or arrays private to the thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchweld.base.errors import InternalError
+from torchweld.codegen.cpp_index import depends, flat
+from torchweld.codegen.cpp_types import stored
+from torchweld.ir.dtype import DType
+from torchweld.ir.expr import ZERO, Expr, Int, Sym, as_expr, atoms, from_terms, terms_of
+from torchweld.ir.loop import Buffer, contiguous
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A tensor: `name` is the pointer to its first element."""
+
+    name: str
+    buffer: Buffer
+
+    @property
+    def private(self) -> bool:
+        return False
+
+    @property
+    def empty(self) -> bool:
+        return any(isinstance(n, Int) and n.n == 0 for n in self.buffer.shape)
+
+    def offset(self, index: tuple[Expr, ...]) -> Expr:
+        return flat(self.buffer.strides, index)
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A row local: one value per iteration of the loops, reused at each grid point.
+
+    `strides`: per dimension of the buffer, 0 where only the grid moves. `base`: the first lane of
+    the strip of lanes that the array covers, if the kernel works in strips.
+    """
+
+    name: str
+    dtype: DType
+    elements: int
+    strides: tuple[int, ...]
+    grid: frozenset[Sym]
+    lane: Sym | None
+    base: Sym | None
+
+    @property
+    def private(self) -> bool:
+        return True
+
+    @property
+    def empty(self) -> bool:
+        return False
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * max(self.dtype.bytes, 1)
+
+    def offset(self, index: tuple[Expr, ...]) -> Expr:
+        moving = (within(e, self.grid, self.lane, self.base) for e in index)
+        return flat(tuple(as_expr(s) for s in self.strides), tuple(moving))
+
+
+def within(e: Expr, grid: frozenset[Sym], lane: Sym | None, base: Sym | None) -> Expr:
+    """`e` without what only the grid moves, and counted from the start of the strip of lanes."""
+    kept = {m: c for m, c in terms_of(e).items() if not (m and _atoms(m) <= grid)}
+    out = from_terms(kept)
+    if base is not None and lane is not None and _linear_in(out, lane):
+        out = out - base
+    return out
+
+
+def _atoms(monomial: tuple[Expr, ...]) -> set[Expr]:
+    return set().union(*(atoms(f) for f in monomial))
+
+
+def _linear_in(e: Expr, lane: Sym) -> bool:
+    terms = terms_of(e)
+    if terms.get((lane,)) != 1:
+        return False
+    return not any(m != (lane,) and any(depends(f, lane) for f in m) for m in terms)
+
+
+def array_for(name: str, b: Buffer, index: tuple[Expr, ...], grid: frozenset[Sym],
+              lane: Sym | None, base: Sym | None, strip: int) -> Array:  # fmt: skip
+    """The array that holds local `b`, which is written at `index`.
+
+    Errors: InternalError when an extent has no bound.
+    """
+    stored(b.dtype)
+    extents: list[int] = []
+    for e in index:
+        rel = within(e, grid, None, None)
+        if base is not None and lane is not None and _linear_in(rel, lane):
+            rest = rel - lane
+            extents.append(_extent(b, rest) - 1 + strip)
+        else:
+            extents.append(_extent(b, rel))
+    steps = contiguous(tuple(as_expr(n) for n in extents))
+    strides = tuple(0 if n == 1 else s.value for n, s in zip(extents, steps, strict=True))
+    total = 1
+    for n in extents:
+        total *= n
+    return Array(name, b.dtype, total, strides, grid, lane, base)
+
+
+def _extent(b: Buffer, e: Expr) -> int:
+    if e.lo is None or e.lo < 0 or e.hi is None:
+        raise InternalError(f"local {b.name} is written at {e.text()}, which has no bound")
+    return e.hi + 1
+
+
+Place = Memory | Array

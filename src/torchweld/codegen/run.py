@@ -1,0 +1,95 @@
+"""Plan -> Program: one C++ translation unit, and the launch list.
+
+Kernels whose texts are equal (layers repeat) become one function that is launched with different
+arguments.
+"""
+
+from __future__ import annotations
+
+import re
+
+from torchweld.codegen.cpp_kernel import print_kernel
+from torchweld.codegen.launch import Assembler
+from torchweld.ir.expr import Int
+from torchweld.ir.loop import Buffer
+from torchweld.ir.plan import Kernel, Plan
+from torchweld.ir.program import Artifact, Program
+
+# -fwrapv: integers wrap. No contraction: a * b + c rounds twice, as eager does. Errno, traps and
+# exceptions are not looked at by anybody.
+CXX_FLAGS = (
+    "-std=c++17", "-O2", "-fPIC", "-shared", "-fwrapv", "-fno-strict-aliasing", "-fno-math-errno",
+    "-fno-trapping-math", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti",
+    "-fno-asynchronous-unwind-tables", "-fno-stack-protector", "-w",
+)  # fmt: skip
+
+STREAM_RESULT = 4 << 20  # bytes from which a result is written past the caches
+STREAM_TEMP = 16 << 20  # a temporary is read again soon: only what no cache holds
+
+
+def generate(plan: Plan) -> Program:
+    """The Program of `plan`. Errors: InternalError for what generated code cannot express."""
+    names, source = _functions(plan)
+    a = Assembler(plan)
+    a.assemble(names)
+    outputs = a.outputs()
+    functions = tuple(dict.fromkeys(names.values()))
+    artifacts = (Artifact("cpp", source, functions),) if functions else ()
+    return Program(
+        artifacts,
+        tuple(a.tensors),
+        tuple(a.steps),
+        len(plan.graph.inputs),
+        outputs,
+        plan.arena_bytes,
+        {"cxx_flags": CXX_FLAGS},
+    )
+
+
+def _functions(plan: Plan) -> tuple[dict[str, str], str]:
+    """Kernel name -> function name, and the text of the translation unit."""
+    streamed = _streamed(plan)
+    names: dict[str, str] = {}
+    known: dict[str, str] = {}
+    parts = ['#include "weld_vec.h"', "namespace weld {"]
+    for k in plan.steps:
+        if not isinstance(k, Kernel):
+            continue
+        text = print_kernel(k, streamed & frozenset(k.args))
+        if text not in known:
+            known[text] = _identifier(k.name, known)
+            parts += ["", *_comment(k), text.replace("@", known[text], 1)]
+        names[k.name] = known[text]
+    parts += ["", "}  // namespace weld", ""]
+    return names, "\n".join(parts)
+
+
+def _identifier(name: str, known: dict[str, str]) -> str:
+    base = "k_" + re.sub(r"\W+", "_", name).strip("_")
+    taken = set(known.values())
+    return base if base not in taken else f"{base}_{len(taken)}"
+
+
+def _comment(k: Kernel) -> list[str]:
+    if not k.origins:
+        return []
+    text = re.sub(r"[^\x20-\x7e]|\\", "?", ", ".join(k.origins))
+    return [f"// {text[:90]}"]
+
+
+def _streamed(plan: Plan) -> frozenset[Buffer]:
+    fresh = set(plan.fresh)
+    large = set()
+    for k in plan.steps:
+        if isinstance(k, Kernel):
+            for b in k.args:
+                if _bytes(b) >= (STREAM_RESULT if b in fresh else STREAM_TEMP):
+                    large.add(b)
+    return frozenset(large)
+
+
+def _bytes(b: Buffer) -> int:
+    total = b.dtype.bytes
+    for n in b.shape:
+        total *= n.n if isinstance(n, Int) else 1
+    return total

@@ -1,0 +1,160 @@
+"""What a stage needs to be printed: its loops in order, its vector width, its reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torchweld.base.errors import InternalError
+from torchweld.codegen.cpp_index import depends, offset_in
+from torchweld.ir.dtype import DType
+from torchweld.ir.expr import Expr, Int, Sym
+from torchweld.ir.loop import Axis, Const, Index, Load, Nest, Scalar, children, scalars_in, walk
+from torchweld.ir.plan import Kernel, Stage
+
+WIDE = frozenset({DType.F64, DType.I64})
+CHEAP = frozenset(
+    "add sub mul fma neg abs max min cast where and or not xor eq ne lt le gt ge".split()
+)
+
+
+def size(a: Axis) -> int:
+    """The static number of iterations. Errors: InternalError for a symbolic size."""
+    if not isinstance(a.size, Int):
+        raise InternalError(f"loop {a.text()}: generated code needs static sizes")
+    return a.size.n
+
+
+def product(axes: Iterable[Axis]) -> int:
+    total = 1
+    for a in axes:
+        total *= size(a)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A stage in the order in which it is printed.
+
+    loops: outermost first; `lane`: the vectorised symbol, None for a plain loop. `width`: the bytes
+    of the widest value that varies by lane. `depth[i]`: how many loops lie outside of what nest i
+    reduces over (or scans along); len(loops) for a pointwise nest.
+    """
+
+    loops: tuple[Axis, ...]
+    lane: Sym | None
+    width: int
+    depth: tuple[int, ...]
+    chains: int = 1
+
+
+def shape_of(kernel: Kernel, stage: Stage) -> Shape:
+    """How to print `stage`. Errors: InternalError if its reductions need different loop orders."""
+    loops = _order(stage)
+    depth = tuple(_depth(n, loops) for n in stage.nests)
+    if kernel.lanes is not None:
+        lane: Sym | None = kernel.lanes.sym
+    else:
+        lane = loops[-1].sym if loops and not _sequential(stage, loops[-1]) else None
+    width = 4 if lane is None else _width(stage, lane)
+    return Shape(loops, lane, width, depth, _chains(stage, loops, lane, width))
+
+
+def _order(stage: Stage) -> tuple[Axis, ...]:
+    """The loops with everything that is reduced or scanned last."""
+    loops = stage.loops
+    for n in stage.nests:
+        if n.reduce is None:
+            continue
+        inner = {a.sym for a in n.reduce.axes}
+        k = len(loops) - len(inner)
+        if {a.sym for a in loops[k:]} == inner:
+            continue
+        loops = (*(a for a in loops if a.sym not in inner), *(a for a in loops if a.sym in inner))
+    return loops
+
+
+def _depth(n: Nest, loops: tuple[Axis, ...]) -> int:
+    if n.reduce is None:
+        return len(loops)
+    inner = {a.sym for a in n.reduce.axes}
+    k = len(loops) - len(inner)
+    if {a.sym for a in loops[k:]} != inner:
+        names = ", ".join(a.name for a in n.reduce.axes)
+        raise InternalError(f"{n.out.name} reduces over {names}, which are not innermost")
+    return k
+
+
+def _sequential(stage: Stage, last: Axis) -> bool:
+    """Whether the last loop must run one iteration after the other."""
+    for n in stage.nests:
+        if n.reduce is None:
+            continue
+        if n.reduce.is_scan:
+            return True
+        if n.reduce.kind.startswith("arg") and product(n.reduce.axes) >= 1 << 31:
+            return True
+    return _feeds_back(stage, last.sym)
+
+
+def _feeds_back(stage: Stage, lane: Sym) -> bool:
+    """Whether a buffer is written and read at different places of the same loop."""
+    stores = {n.out: n for n in stage.nests if n.reduce is None or n.reduce.is_scan}
+    for n in stage.nests:
+        for root in (n.body, *_index_scalars(n.index)):
+            for s in walk(root):
+                w = stores.get(s.buffer) if isinstance(s, Load) else None
+                if w is None or not isinstance(s, Load):
+                    continue
+                there, here = offset_in(w.out, w.index), offset_in(w.out, s.index)
+                if there is not here or not depends(there, lane):
+                    return True
+    return False
+
+
+def _index_scalars(index: tuple[Expr, ...]) -> list[Scalar]:
+    return [s for e in index for s in scalars_in(e)]
+
+
+def _width(stage: Stage, lane: Sym) -> int:
+    """8 if anything that varies by lane has 8 bytes, else 4."""
+    known: dict[Scalar, bool] = {}
+    for n in stage.nests:
+        if n.reduce is not None and n.reduce.kind in ("scan_sum", "scan_prod"):
+            if n.body.dtype.is_float:
+                return 8  # carried in double precision
+        for root in (n.body, *_index_scalars(n.index)):
+            for s in walk(root):
+                known[s] = _varies(s, lane, known)
+                if known[s] and s.dtype in WIDE:
+                    return 8
+    return 4
+
+
+def _varies(s: Scalar, lane: Sym, known: dict[Scalar, bool]) -> bool:
+    if isinstance(s, Const):
+        return False
+    if isinstance(s, Load) and any(depends(e, lane) for e in s.index):
+        return True
+    if isinstance(s, Index) and depends(s.expr, lane):
+        return True
+    return any(known[c] for c in children(s))
+
+
+def _chains(stage: Stage, loops: tuple[Axis, ...], lane: Sym | None, width: int) -> int:
+    """How many accumulators hide the latency of the adds of a row: fewer if there is other work."""
+    if lane is None or not loops or loops[-1].sym is not lane:
+        return 1
+    if not any(n.reduce for n in stage.nests):
+        return 1
+    work = sum(_cost(s) for n in stage.nests for s in walk(n.body))
+    chains = 4 if work <= 6 else 2 if work <= 14 else 1
+    while chains > 1 and size(loops[-1]) < chains * 2 * 64 // width:
+        chains //= 2
+    return chains
+
+
+def _cost(s: Scalar) -> int:
+    if isinstance(s, Const | Load | Index):
+        return 1 if isinstance(s, Load) else 0
+    return 1 if getattr(s, "name", "") in CHEAP else 8

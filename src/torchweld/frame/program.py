@@ -1,0 +1,139 @@
+"""Guard programs as Python sees them: the ops, the instruction tuple, and a builder.
+
+The C extension checks a program when it is made and runs it at every call; `_ops.c` says what each
+op does. A `Builder` numbers the registers and keeps one human reason per instruction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import TypeAlias
+
+from torchweld.frame._frame import (
+    Dispatcher,
+    Entry,
+    Program,
+    tensor_codes,
+    torch_fast,
+    torch_init,
+)
+
+__all__ = [
+    "Builder",
+    "Dispatcher",
+    "Entry",
+    "Instruction",
+    "Miss",
+    "Op",
+    "Program",
+    "TensorSpec",
+    "explain",
+    "tensor_codes",
+    "torch_fast",
+    "torch_init",
+]
+
+
+class Op(IntEnum):
+    """The ops of a guard program; the numbers are those of the extension."""
+
+    ARG = 0
+    CONST = 1
+    ITEM_DICT = 2
+    ITEM_SEQ = 3
+    GETATTR = 4
+    INSTANCE_DICT = 5
+    CELL = 6
+    CLOSURE = 7
+    TYPE_OF = 8
+    CALL0 = 9
+    IS = 10
+    IS_NOT = 11
+    TYPE = 12
+    EQ = 13
+    LEN = 14
+    HAS_KEY = 15
+    LACKS_KEY = 16
+    KEYS = 17
+    SAME = 18
+    DISTINCT = 19
+    TENSOR = 20
+    PREDICATE = 21
+    INT_RANGE = 22
+    TYPE_VERSION = 23
+    DICT_UNCHANGED = 24
+    ALL_DISTINCT = 25
+
+    @property
+    def is_access(self) -> bool:
+        """Whether the op writes a register."""
+        return self <= Op.CALL0
+
+
+# class, dtype, device type, device index, layout, requires_grad, sizes, strides; None is "any", and
+# an empty tuple of strides is "any strides". The codes are those of libtorch's C shim.
+TensorSpec: TypeAlias = tuple[
+    type, int, int, int, int, bool | None, tuple[int | None, ...], tuple[int | None, ...]
+]
+# op, dst, src, obj, aux
+Instruction: TypeAlias = tuple[int, int, int, object, int]
+Miss: TypeAlias = Callable[[Dispatcher, tuple[object, ...]], Entry | None]
+
+
+class Builder:
+    """Collects the instructions of one program; an access returns the register that it writes."""
+
+    def __init__(self, n_args: int) -> None:
+        self.n_args = n_args
+        self.instrs: list[Instruction] = []
+        self.reasons: list[str] = []
+        self._n_regs = 0
+
+    def access(self, op: Op, src: int = -1, obj: object = None, aux: int = 0, why: str = "") -> int:
+        """Adds an access; the register that will hold its value."""
+        if not op.is_access:
+            raise ValueError(f"{op.name} is a check: it writes no register")
+        dst = self._n_regs
+        self._n_regs += 1
+        self._append(op, dst, src, obj, aux, why)
+        return dst
+
+    def check(self, op: Op, src: int = -1, obj: object = None, aux: int = 0, why: str = "") -> None:
+        """Adds a check."""
+        if op.is_access:
+            raise ValueError(f"{op.name} is an access: it writes a register")
+        self._append(op, -1, src, obj, aux, why)
+
+    def arg(self, index: int) -> int:
+        """The register of a flat argument."""
+        return self.access(Op.ARG, aux=index, why=f"argument {index}")
+
+    @contextmanager
+    def while_unchanged(self, src: int) -> Iterator[None]:
+        """What is added inside is skipped at run time while the dict in `src` has not changed."""
+        at = len(self.instrs)
+        self._append(Op.DICT_UNCHANGED, -1, src, None, 0, "")
+        yield
+        count = len(self.instrs) - at - 1
+        self.instrs[at] = (Op.DICT_UNCHANGED, -1, src, None, count)
+
+    def build(self) -> Program:
+        """The program; its reasons are kept on it as `program.reasons`."""
+        program = Program(self.instrs, self._n_regs, self.n_args)
+        program.reasons = tuple(self.reasons)
+        return program
+
+    def _append(self, op: Op, dst: int, src: int, obj: object, aux: int, why: str) -> None:
+        self.instrs.append((int(op), dst, src, obj, aux))
+        self.reasons.append(why or op.name)
+
+
+def explain(program: Program, args: tuple[object, ...]) -> str | None:
+    """Why the program fails on these flat arguments; None if it succeeds."""
+    at = program.explain(args)
+    if at < 0:
+        return None
+    reasons: Sequence[str] = getattr(program, "reasons", ())
+    return reasons[at] if at < len(reasons) else f"guard {at}"

@@ -1,0 +1,196 @@
+"""Which loops a kernel has: order them, merge neighbours, choose the vectorised one.
+
+Two loops a (outer) and b merge into one of size A*B when every access steps A's stride in one go:
+stride(a) == B * stride(b). The merged loop m gives a = m // B, b = m % B, and every address that
+was linear in both is linear in m again, because the index algebra joins quotient and remainder.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torchweld.fuse.facts import (
+    Linear,
+    Substitution,
+    address,
+    body_facts,
+    extent,
+    index_scalars,
+    linear,
+)
+from torchweld.fuse.group import Group, Member
+from torchweld.ir.expr import ONE, ZERO, Expr, Int, Sym, index_symbol
+from torchweld.ir.loop import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One address of a member: how it moves with the loops, and how many bytes it touches."""
+
+    form: Linear
+    bytes: int
+    store: bool
+    member: int
+
+
+@dataclass(slots=True)
+class Space:
+    """The loops of a kernel after ordering and merging.
+
+    `values`: what the old symbols are in terms of the new ones.
+    """
+
+    keep: list[Sym]
+    loops: list[list[Sym]]  # per stage
+    vector: Sym | None
+    sizes: dict[Sym, Expr]
+    values: dict[Expr, Expr] = field(default_factory=dict)
+
+
+def accesses(members: Sequence[Member], inside: set[Buffer]) -> list[Access]:
+    """The addresses of all members; buffers `inside` the kernel have no address."""
+    out: list[Access] = []
+    for i, m in enumerate(members):
+        n = m.nest
+        if n.out not in inside:
+            out.append(Access(linear(address(n.out.strides, n.index)), n.out.dtype.bytes, True, i))
+        for ld in m.loads:
+            if ld.buffer not in inside:
+                b = ld.buffer
+                out.append(Access(linear(address(b.strides, ld.index)), b.dtype.bytes, False, i))
+        # an index that is used as a number must stay linear too
+        for x in (n.body, *index_scalars(n.index)):
+            out += [Access(linear(e), 0, False, i) for e in body_facts(x).exprs]
+    return out
+
+
+def vector_score(sym: Sym, size: Expr, found: Sequence[Access]) -> float:
+    """How much traffic is contiguous along `sym`, less what is strided."""
+    good = bad = 0.0
+    for a in found:
+        step = a.form.stride(sym)
+        if step is ONE:
+            good += a.bytes * (1.5 if a.store else 1.0)
+        elif step is not ZERO:
+            bad += a.bytes * (1.5 if a.store else 1.0)
+    return (good - bad) * min(extent(size), 16) / 16
+
+
+def order_key(sym: Sym, found: Sequence[Access]) -> int:
+    """A typical stride of `sym`: that of the widest store or load which depends on it."""
+    best = 0
+    weight = 0
+    for a in found:
+        step = a.form.stride(sym)
+        if isinstance(step, Int) and step.n and a.bytes:
+            mine = a.bytes * 2 + a.store + 16 * len(a.form.strides)
+            if mine > weight:
+                weight, best = mine, abs(step.n)
+        elif step is not None and step is not ZERO and a.bytes and weight == 0:
+            best = 1 << 40
+    return best
+
+
+def arrange(g: Group, stage_loops: list[tuple[Sym, ...]], fixed: list[bool],
+            found: list[Access]) -> Space:  # fmt: skip
+    """Order and merge the loops of a kernel.
+
+    fixed: the stages whose loops must keep their order (positions, scatters).
+    """
+    sizes = dict(g.sizes)
+    stride = {s: order_key(s, found) for s in sizes}
+    keep = list(g.kept())
+    position = {s: i for i, s in enumerate(keep)}
+    keep.sort(key=lambda s: (-stride[s], position[s]))
+    loops = [
+        list(row) if pinned else sorted(row, key=lambda s: -stride[s])
+        for row, pinned in zip(stage_loops, fixed, strict=True)
+    ]
+    space = Space(keep, loops, None, sizes)
+    _merge_all(space, found)
+    _choose_vector(space, fixed, found)
+    return space
+
+
+def _choose_vector(space: Space, fixed: list[bool], found: list[Access]) -> None:
+    """Pick the vectorised loop; it becomes the last of its stage, or the kernel's lanes."""
+    looped = {s for row in space.loops for s in row}
+    candidates = space.keep + [s for s in space.sizes if s in looped]
+    if not candidates:
+        return
+    space.vector = max(candidates, key=lambda s: vector_score(s, space.sizes[s], found))
+    v = space.vector
+    if v in space.keep:
+        space.keep.remove(v)
+        space.keep.append(v)
+    for row, pinned in zip(space.loops, fixed, strict=True):
+        if v in row and not pinned:
+            row.remove(v)
+            row.append(v)
+    if len(space.keep) > 2 or any(len(row) > 2 for row in space.loops):
+        _merge_all(space, found)
+
+
+def _merge_all(space: Space, found: list[Access]) -> None:
+    """Merge neighbours until none is left that may merge."""
+    again = True
+    while again:
+        again = False
+        for row in [space.keep, *space.loops]:
+            for a, b in itertools.pairwise(row):
+                if _mergeable(space, a, b, found):
+                    _merge(space, a, b, found)
+                    again = True
+                    break
+            if again:
+                break
+
+
+def _mergeable(space: Space, a: Sym, b: Sym, found: list[Access]) -> bool:
+    for row in space.loops:
+        if (a in row) != (b in row):
+            return False
+        if a in row and row.index(b) != row.index(a) + 1:
+            return False
+    size = space.sizes[b]
+    if not size.is_const:
+        return False
+    for x in found:
+        outer, inner = x.form.stride(a), x.form.stride(b)
+        if outer is None or inner is None or outer is not size * inner:
+            return False
+    return True
+
+
+def _merge(space: Space, a: Sym, b: Sym, found: list[Access]) -> None:
+    n = space.sizes[b]
+    m = index_symbol(_merged_name(a, b), space.sizes[a] * n)
+    for row in [space.keep, *space.loops]:
+        if a in row:
+            at = row.index(a)
+            row[at : at + 2] = [m]
+    space.sizes[m] = space.sizes.pop(a) * space.sizes.pop(b)
+    quotient, remainder = m // n, m % n
+    for old, e in list(space.values.items()):
+        space.values[old] = _replace(e, {a: quotient, b: remainder})
+    space.values.setdefault(a, quotient)
+    space.values.setdefault(b, remainder)
+    if space.vector is a or space.vector is b:
+        space.vector = m
+    for i, x in enumerate(found):
+        inner = x.form.stride(b)
+        strides = {s: e for s, e in x.form.strides.items() if s is not a and s is not b}
+        if inner is not None and inner is not ZERO:
+            strides[m] = inner
+        found[i] = Access(Linear(strides, x.form.bent), x.bytes, x.store, x.member)
+
+
+def _merged_name(a: Sym, b: Sym) -> str:
+    return f"{a.name}{b.name}"
+
+
+def _replace(e: Expr, values: dict[Expr, Expr]) -> Expr:
+    from_values = Substitution(values)
+    return from_values.expr(e)

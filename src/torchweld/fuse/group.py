@@ -1,0 +1,148 @@
+"""Group: the nests that one kernel will hold, in common coordinates.
+
+All members name their loops alike: an axis symbol means the same loop in every member. `keep` are
+the parallel axes of a kernel with several stages: each point of them is one row that a thread does
+alone. `keep` is None while all members are pointwise over the same axes: then every axis is
+parallel, and a merge may still turn some of them into loops of a stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torchweld.fuse.facts import body_facts, extent, index_scalars, linear, points, symbols
+from torchweld.ir.expr import Expr, Sym
+from torchweld.ir.loop import Axis, Buffer, Load, Nest
+
+
+@dataclass(slots=True)
+class Member:
+    """A nest of a group and where it stood in the program."""
+
+    nest: Nest
+    at: int
+    loads: tuple[Load, ...]
+    shape: str  # "point", "reduce", "scan", "scatter"
+
+
+@dataclass(slots=True)
+class Group:
+    """Members in program order."""
+
+    members: list[Member]
+    sizes: dict[Sym, Expr]
+    keep: tuple[Sym, ...] | None
+    reads: dict[Buffer, list[Member]] = field(default_factory=dict)
+    writes: dict[Buffer, list[Member]] = field(default_factory=dict)
+    alone: bool = False  # runs in an order of its own: takes no other nest
+
+    @property
+    def device(self) -> str:
+        return self.members[0].nest.out.device
+
+    def kept(self) -> tuple[Sym, ...]:
+        """The parallel axes: `keep`, or all axes of a pointwise group."""
+        return tuple(self.sizes) if self.keep is None else self.keep
+
+    def axis(self, sym: Sym) -> Axis:
+        return Axis(sym, self.sizes[sym])
+
+    def extent_of(self, syms: tuple[Sym, ...]) -> int:
+        return points(tuple(self.sizes[s] for s in syms))
+
+
+def loads_of(n: Nest) -> tuple[Load, ...]:
+    """Every distinct load of a nest, those in its store index included."""
+    found = body_facts(n.body).loads
+    extra = [ld for s in index_scalars(n.index) for ld in body_facts(s).loads]
+    return found + tuple(ld for ld in dict.fromkeys(extra) if ld not in found) if extra else found
+
+
+def single(n: Nest, at: int) -> Group:
+    """A group of one nest."""
+    shape = shape_of(n)
+    member = Member(n, at, loads_of(n), shape)
+    sizes = {a.sym: a.size for a in n.all_axes}
+    keep: tuple[Sym, ...] | None = None
+    if shape == "scatter":
+        keep = tuple(a.sym for a in n.axes if owns(n, a.sym))
+    elif shape != "point":
+        keep = tuple(a.sym for a in n.axes)
+    g = Group([member], sizes, keep, alone=shape == "scatter")
+    index_members(g)
+    return g
+
+
+def index_members(g: Group) -> None:
+    """Refill the tables of who reads and writes what."""
+    g.reads = {}
+    g.writes = {}
+    for m in g.members:
+        for b in dict.fromkeys(ld.buffer for ld in m.loads):
+            g.reads.setdefault(b, []).append(m)
+        g.writes.setdefault(m.nest.out, []).append(m)
+        if m.nest.mode != "set":
+            g.reads.setdefault(m.nest.out, []).append(m)
+
+
+def shape_of(n: Nest) -> str:
+    """Which kind of loop nest this is."""
+    if n.reduce is not None:
+        return "scan" if n.reduce.is_scan else "reduce"
+    if n.mode != "set" or not all(owns(n, a.sym) for a in n.axes):
+        return "point" if n.mode == "set" and injective(n) else "scatter"
+    if reads_own_result(n):
+        return "scatter"
+    return "point"
+
+
+def owns(n: Nest, sym: Sym) -> bool:
+    """Whether different values of `sym` write different elements: it is alone in a dimension.
+
+    A load of the same buffer must sit at the same place in that dimension.
+    """
+    dims = [d for d, e in enumerate(n.index) if e is sym]
+    if not dims:
+        return False
+    own = [ld for ld in loads_of(n) if ld.buffer is n.out]
+    return any(all(ld.index[d] is sym for ld in own) for d in dims)
+
+
+def reads_own_result(n: Nest) -> bool:
+    """Whether a point reads an element of `out` other than the one that it writes."""
+    return any(ld.buffer is n.out and ld.index != n.index for ld in loads_of(n))
+
+
+def injective(n: Nest) -> bool:
+    """Whether every point writes an element of its own, by mixed radix in each dimension."""
+    if reads_own_result(n):
+        return False
+    left = {a.sym for a in n.axes}
+    for e in n.index:
+        left -= _radix(e, {a.sym: a.size for a in n.axes})
+    return not left
+
+
+def _radix(e: Expr, sizes: dict[Sym, Expr]) -> set[Sym]:
+    """The symbols that the value of `e` determines: strides that exceed the rest's range."""
+    from_e = _linear_terms(e)
+    if from_e is None:
+        return set()
+    span = 0
+    for step, sym in sorted(from_e):
+        if step <= span or sym not in sizes:
+            return set()
+        span += step * (extent(sizes[sym]) - 1)
+        if not sizes[sym].is_const:
+            return set()
+    return {sym for _, sym in from_e}
+
+
+def _linear_terms(e: Expr) -> list[tuple[int, Sym]] | None:
+    from_linear = linear(e)
+    if from_linear.bent or any(not s.is_const for s in from_linear.strides.values()):
+        return None
+    rest = symbols(e) - set(from_linear.strides)
+    if rest:
+        return None
+    return [(abs(s.value), sym) for sym, s in from_linear.strides.items()]

@@ -1,0 +1,325 @@
+"""Group -> Kernel: stages, loop structure, and where each value lives.
+
+A value that only this kernel needs never reaches memory: at its own point it is a register, a
+finished reduction is a scalar, a row that a later stage reads is a row of the thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from torchweld.fuse.axes import Access, Space, accesses, arrange
+from torchweld.fuse.cost import grain_of
+from torchweld.fuse.facts import Substitution, extent, points
+from torchweld.fuse.group import Group, Member, loads_of
+from torchweld.fuse.stages import Level, stages_of
+from torchweld.ir.expr import ZERO, Expr, Sym, index_symbol
+from torchweld.ir.loop import Axis, Buffer, Load, Nest, Reduce, Scalar, contiguous
+from torchweld.ir.plan import Kernel, Local, Stage
+
+ROW_BYTES = 256 << 10  # row locals of one kernel, per thread
+GRID_POINTS = 64  # enough grid points to share among threads
+POINT_BYTES = 64 << 10  # a grid point that moves more than this is cut further
+
+
+@dataclass(slots=True)
+class _Home:
+    """Where a value of the kernel lives besides memory."""
+
+    near: Buffer | None = None  # register: read at its own point
+    far: Local | None = None  # scalar or row: read by later stages
+    dims: tuple[int, ...] = ()  # the dimensions of the buffer that the row keeps
+    memory: bool = True  # needed by other kernels or the caller
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A kernel under construction."""
+
+    group: Group
+    levels: list[Level]
+    homes: dict[Buffer, _Home]
+    space: Space
+    lanes: Sym | None = None
+    grid: tuple[Sym, ...] = ()
+    locals: list[Local] = field(default_factory=list)
+
+
+def build(g: Group, name: str, outside: frozenset[Buffer]) -> Kernel:
+    """The kernel of a group. `outside`: its buffers that something else reads."""
+    levels = stages_of(g)
+    homes = _homes(g, levels, outside)
+    inside = {b for b, h in homes.items() if not h.memory}
+    found = accesses([m for lv in levels for m in lv.members], inside)
+    pinned = [any(_pinned(m) for m in lv.members) for lv in levels]
+    space = arrange(g, [lv.loops for lv in levels], pinned, found)
+    draft = _Draft(g, levels, homes, space)
+    _split(draft, found)
+    if draft.lanes is not None:
+        _rows_to_memory(draft)
+    stages = _stages(draft)
+    kernel = Kernel(
+        name, tuple(_axis(draft, s) for s in draft.grid),
+        None if draft.lanes is None else _axis(draft, draft.lanes),
+        stages, tuple(draft.locals), _args(stages, draft.locals),
+        origins=tuple(dict.fromkeys(o for m in g.members for o in m.nest.origins)),
+    )  # fmt: skip
+    return replace(kernel, grain=grain_of(kernel))
+
+
+def _pinned(m: Member) -> bool:
+    r = m.nest.reduce
+    return m.shape in ("scan", "scatter") or (r is not None and r.kind.startswith("arg"))
+
+
+def _axis(d: _Draft, s: Sym) -> Axis:
+    return Axis(s, d.space.sizes[s])
+
+
+# ---------------------------------------------------------------- where values live
+
+
+def _homes(g: Group, levels: list[Level], outside: frozenset[Buffer]) -> dict[Buffer, _Home]:
+    """A home for every value of the group that a member of it reads."""
+    stage = {id(m): i for i, lv in enumerate(levels) for m in lv.members}
+    homes: dict[Buffer, _Home] = {}
+    budget = ROW_BYTES
+    keep = set(g.kept())
+    for b, writers in g.writes.items():
+        readers = g.reads.get(b, ())
+        if not readers:
+            continue
+        w = writers[0]
+        if len(writers) > 1 or w in readers or not _by_dimension(g, w, keep):
+            continue
+        if b.role != "temp" and w.at > min(r.at for r in readers):
+            continue  # some read the old value
+        far = [r for r in readers if stage[id(r)] != stage[id(w)] or not _same_point(r, w)]
+        home = _Home(memory=b.role != "temp" or b in outside)
+        if far:
+            budget = _far_home(g, w, far, home, budget, keep)
+            if home.far is None:
+                home.memory = True
+        if len(far) < len(readers):
+            home.near = _local_buffer(b, "reg", ())
+        homes[b] = home
+    return homes
+
+
+def _by_dimension(g: Group, w: Member, keep: set[Sym]) -> bool:
+    """Whether every dimension of the result is one loop, and each row has its own elements."""
+    index = w.nest.index
+    own = [e for e in index if isinstance(e, Sym) and e in g.sizes]
+    plain = all(e is ZERO or e in g.sizes for e in index)
+    return plain and w.shape != "scatter" and len(set(own)) == len(own) and keep <= set(own)
+
+
+def _same_point(r: Member, w: Member) -> bool:
+    return all(ld.index == w.nest.index for ld in r.loads if ld.buffer is w.nest.out)
+
+
+def _far_home(g: Group, w: Member, far: list[Member], home: _Home, budget: int,
+              keep: set[Sym]) -> int:  # fmt: skip
+    """Choose a scalar or a row for what later stages read; answers the row bytes left."""
+    b = w.nest.out
+    dims = tuple(d for d, e in enumerate(w.nest.index) if e is not ZERO and e not in keep)
+    for r in far:
+        for ld in r.loads:
+            if ld.buffer is b and any(
+                e is not f
+                for d, (e, f) in enumerate(zip(ld.index, w.nest.index, strict=True))
+                if d not in dims
+            ):
+                return budget
+    if not dims:
+        home.far = Local(_local_buffer(b, "val", ()), "scalar")
+        return budget
+    shape = tuple(b.shape[d] for d in dims)
+    size = points(shape) * b.dtype.bytes
+    if size > budget or not all(n.is_const for n in shape):
+        return budget
+    home.far = Local(_local_buffer(b, "row", shape), "row")
+    home.dims = dims
+    return budget - size
+
+
+def _local_buffer(b: Buffer, tag: str, shape: tuple[Expr, ...]) -> Buffer:
+    return Buffer.make(
+        f"{b.name}_{tag}", b.dtype, shape, contiguous(shape), ZERO, "temp", b.device
+    )
+
+
+def _rows_to_memory(d: _Draft) -> None:
+    """Lanes run strips of columns, where an array per lane costs more than memory does."""
+    for h in d.homes.values():
+        if h.far is not None and h.far.kind == "row":
+            h.far = None
+            h.memory = True
+
+
+# ---------------------------------------------------------------- loop structure
+
+
+def _split(d: _Draft, found: list[Access]) -> None:
+    """Divide the loops into grid, lanes and loops of the stages."""
+    space, v = d.space, d.space.vector
+    if d.group.keep is not None and any(space.loops):
+        if v in space.keep:
+            d.lanes = v
+        d.grid = tuple(s for s in space.keep if s is not v)
+        return
+    if not space.keep:
+        return
+    *outer, last = space.keep
+    if not outer:
+        d.lanes = last
+        return
+    width = extent(space.sizes[last])
+    total = points(tuple(space.sizes[s] for s in outer))
+    if total < 16 and width >= 4096:
+        d.lanes = last
+        _loop_over(d, outer)
+        return
+    per_point = sum(a.bytes for a in found) * width * total
+    grid: list[Sym] = []
+    n = 1
+    while outer and (n < GRID_POINTS or per_point // n > POINT_BYTES):
+        grid.append(outer.pop(0))
+        n *= extent(space.sizes[grid[-1]])
+    d.grid = tuple(grid)
+    _loop_over(d, [*outer, last])
+
+
+def _loop_over(d: _Draft, syms: list[Sym]) -> None:
+    d.space.loops = [[*syms, *row] for row in d.space.loops]
+
+
+# ---------------------------------------------------------------- nests in kernel coordinates
+
+
+class _Local(Substitution):
+    """Old symbols to kernel symbols, and loads of values that live in the kernel to locals."""
+
+    __slots__ = ("far", "near")
+
+    def __init__(self, values: dict[Expr, Expr]) -> None:
+        super().__init__(values)
+        self.near: dict[Buffer, Buffer] = {}
+        self.far: dict[Buffer, _Home] = {}
+
+    def load(self, x: Load, index: tuple[Expr, ...]) -> Scalar:
+        if x.buffer in self.near:
+            return Load.make(self.near[x.buffer], ())
+        home = self.far.get(x.buffer)
+        if home is not None and home.far is not None:
+            return Load.make(home.far.buffer, tuple(index[i] for i in home.dims))
+        return Load.make(x.buffer, index)
+
+
+def _stages(d: _Draft) -> tuple[Stage, ...]:
+    values = _kernel_names(d)
+    written_in = {m.nest.out: i for i, lv in enumerate(d.levels) for m in lv.members}
+    stages: list[Stage] = []
+    for i, lv in enumerate(d.levels):
+        sub = _Local(values)
+        for b, home in d.homes.items():
+            if written_in[b] == i and home.near is not None:
+                sub.near[b] = home.near
+            elif written_in[b] < i:
+                sub.far[b] = home
+        loops = tuple(_axis(d, s) for s in d.space.loops[i])
+        nests: list[Nest] = []
+        copies: dict[tuple[Axis, ...], list[Nest]] = {}
+        for m in lv.members:
+            _place(d, m, sub, loops, nests, copies)
+        stages.append(Stage(loops, tuple(nests)))
+        stages += [Stage(around, tuple(late)) for around, late in copies.items()]
+    return tuple(stages)
+
+
+def _place(d: _Draft, m: Member, sub: _Local, loops: tuple[Axis, ...], nests: list[Nest],
+           copies: dict[tuple[Axis, ...], list[Nest]]) -> None:  # fmt: skip
+    """Append the nest of a member in kernel coordinates, and the copies that its homes ask for.
+
+    copies: by loops, what can only be copied when all loops of the stage are done.
+    """
+    n = m.nest
+    outer = tuple(_axis(d, s) for s in d.grid) + (() if d.lanes is None else (_axis(d, d.lanes),))
+    index = sub.index(n.index)
+    body = sub.scalar(n.body)
+    if n.reduce is not None:
+        base = replace(n, axes=outer, index=index, body=body, reduce=Reduce(n.reduce.kind, loops))
+    else:
+        base = replace(n, axes=outer + loops, index=index, body=body)
+    home = d.homes.get(n.out)
+    if home is None:
+        nests.append(base)
+        return
+    targets: list[tuple[Buffer, tuple[Expr, ...]]] = []
+    if home.near is not None:
+        targets.append((home.near, ()))
+        _declare(d, Local(home.near, "register"))
+    if home.far is not None:
+        _declare(d, home.far)
+        targets.append((home.far.buffer, tuple(index[i] for i in home.dims)))
+    if home.memory:
+        targets.append((n.out, index))
+    if len(targets) > 1 and home.near is None and m.shape == "point":
+        reg = _local_buffer(n.out, "reg", ())
+        _declare(d, Local(reg, "register"))
+        targets.insert(0, (reg, ()))
+    first, *others = targets
+    nests.append(replace(base, out=first[0], index=first[1]))
+    for b, at in others:
+        around = loops if m.shape == "scan" else ()
+        axes = base.axes if m.shape == "point" else outer + around
+        copy = Nest(b, axes, at, Load.make(first[0], first[1]), origins=n.origins)
+        (nests if m.shape == "point" else copies.setdefault(around, [])).append(copy)
+
+
+def _declare(d: _Draft, local: Local) -> None:
+    if local not in d.locals:
+        d.locals.append(local)
+
+
+def _kernel_names(d: _Draft) -> dict[Expr, Expr]:
+    """Short names by role, so that equal kernels have equal texts: g0.., l, s0.. ."""
+    names: dict[Expr, Expr] = {}
+    size = d.space.sizes
+    fresh: dict[Sym, Sym] = {}
+
+    def name(s: Sym, text: str) -> None:
+        fresh[s] = index_symbol(text, size[s])
+        names[s] = fresh[s]
+
+    for i, s in enumerate(d.grid):
+        name(s, f"g{i}")
+    if d.lanes is not None:
+        name(d.lanes, "l")
+    count = 0
+    for row in d.space.loops:
+        for s in row:
+            if s not in fresh:
+                name(s, f"s{count}")
+                count += 1
+    d.space.sizes = {fresh.get(s, s): n for s, n in size.items()}
+    d.grid = tuple(fresh[s] for s in d.grid)
+    d.lanes = None if d.lanes is None else fresh[d.lanes]
+    d.space.loops = [[fresh[s] for s in row] for row in d.space.loops]
+    sub = Substitution(names)
+    values = {old: sub.expr(e) for old, e in d.space.values.items()}
+    return {**names, **values}
+
+
+def _args(stages: tuple[Stage, ...], local: list[Local]) -> tuple[Buffer, ...]:
+    """The buffers in memory, in order of first use."""
+    inside = {x.buffer for x in local}
+    seen: dict[Buffer, None] = {}
+    for st in stages:
+        for n in st.nests:
+            for ld in loads_of(n):
+                seen.setdefault(ld.buffer)
+            seen.setdefault(n.out)
+    return tuple(b for b in seen if b not in inside)
+
+

@@ -1,0 +1,139 @@
+"""Where temporaries live: slots of one arena that are reused when their last reader is done.
+
+Slots are 64-byte aligned. A temporary that the caller gets (or a view of it) is fresh: a tensor of
+its own. So is one whose size is known only at run time.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+from torchweld.fuse.deps import uses
+from torchweld.ir.expr import Int
+from torchweld.ir.loop import Buffer, Extern, LoopGraph
+from torchweld.ir.plan import Free, Kernel, Slot, Step
+
+ALIGN = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Steps with Free in place, and where each temporary lives."""
+
+    steps: tuple[Step, ...]
+    slots: tuple[Slot, ...]
+    fresh: tuple[Buffer, ...]
+    arena_bytes: int
+
+
+def buffers_of(s: Step) -> frozenset[Buffer]:
+    """The buffers in memory that a step touches."""
+    if isinstance(s, Kernel):
+        return frozenset(s.args)
+    if isinstance(s, Extern):
+        u = uses(s)
+        return u.reads | u.writes
+    return frozenset((s.buffer,))
+
+
+def span_bytes(b: Buffer) -> int | None:
+    """Bytes from the start of the storage to behind the last element; None if not constant."""
+    last = 0
+    for n, step in zip(b.shape, b.strides, strict=True):
+        if not isinstance(n, Int) or not isinstance(step, Int):
+            return None
+        if n.n == 0:
+            return 0
+        last += (n.n - 1) * step.n
+    if not isinstance(b.offset, Int):
+        return None
+    return (b.offset.n + last + 1) * b.dtype.bytes
+
+
+def plan_memory(g: LoopGraph, steps: list[Step]) -> Memory:
+    """Lifetimes over the steps, best-fit slots in one arena, Free after the last use of externs."""
+    last: dict[Buffer, int] = {}
+    for at, s in enumerate(steps):
+        for b in buffers_of(s):
+            last[b] = at
+    returned = {v.buffer for v in g.outputs if v is not None}
+    external = {b for s in steps if isinstance(s, Extern) for b in s.outs}
+    arena = _Arena()
+    fresh: list[Buffer] = []
+    out: list[Step] = []
+    seen: set[Buffer] = set()
+    for at, s in enumerate(steps):
+        for b in sorted(buffers_of(s) - seen, key=lambda b: b.name):
+            seen.add(b)
+            if b.role != "temp" or b in external:
+                continue
+            size = span_bytes(b)
+            if b in returned or size is None:
+                fresh.append(b)
+            else:
+                arena.take(b, size)
+        out.append(s)
+        for b in sorted(buffers_of(s), key=lambda b: b.name):
+            if last[b] != at or b.role != "temp" or b in returned:
+                continue
+            if b in external:
+                out.append(Free(b))
+            elif b in arena.live:
+                arena.give(b)
+    fresh += [b for b in _unwritten(g, seen) if b not in fresh]
+    return Memory(tuple(out), tuple(arena.slots), tuple(fresh), arena.top)
+
+
+def _unwritten(g: LoopGraph, seen: set[Buffer]) -> list[Buffer]:
+    """Returned temporaries that no step touches: they have no elements."""
+    rest = [v.buffer for v in g.outputs if v is not None and v.buffer not in seen]
+    return [b for b in dict.fromkeys(rest) if b.role == "temp"]
+
+
+@dataclass(slots=True)
+class _Arena:
+    """Free gaps of the arena, kept sorted by offset."""
+
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # (offset, bytes)
+    live: dict[Buffer, Slot] = field(default_factory=dict)
+    slots: list[Slot] = field(default_factory=list)
+    top: int = 0
+
+    def take(self, b: Buffer, size: int) -> None:
+        """Place `b` in the smallest gap that holds it, else at the end."""
+        need = max(-(-size // ALIGN) * ALIGN, ALIGN)
+        fits = [gap for gap in self.gaps if gap[1] >= need]
+        if fits:
+            gap = min(fits, key=lambda x: (x[1], x[0]))
+            self.gaps.remove(gap)
+            offset = gap[0]
+            if gap[1] > need:
+                insort(self.gaps, (offset + need, gap[1] - need))
+        else:
+            offset = self._at_end(need)
+        slot = Slot(b, offset, size)
+        self.live[b] = slot
+        self.slots.append(slot)
+
+    def _at_end(self, need: int) -> int:
+        """Grow the arena, from the last gap if that touches the end."""
+        if self.gaps and sum(self.gaps[-1]) == self.top:
+            offset, _ = self.gaps.pop()
+        else:
+            offset = self.top
+        self.top = offset + need
+        return offset
+
+    def give(self, b: Buffer) -> None:
+        """Return the slot of `b`, joining neighbouring gaps."""
+        slot = self.live.pop(b)
+        size = max(-(-slot.bytes // ALIGN) * ALIGN, ALIGN)
+        insort(self.gaps, (slot.offset, size))
+        joined: list[tuple[int, int]] = []
+        for offset, n in self.gaps:
+            if joined and sum(joined[-1]) == offset:
+                joined[-1] = (joined[-1][0], joined[-1][1] + n)
+            else:
+                joined.append((offset, n))
+        self.gaps = joined

@@ -1,0 +1,411 @@
+"""Merge groups of nests into kernels: producers with readers, and siblings that read the same.
+
+Two groups merge when (1) no path through a third leads from one to the other, (2) their loops can
+be named alike so that they share the parallel axes `keep`, and (3) every element that one writes
+and the other touches belongs to the same row, that is, the same point of `keep`: then one thread
+does both, and the order of stages within the row is all that is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from torchweld.base.errors import Refusal
+from torchweld.fuse.cost import size_of
+from torchweld.fuse.facts import Substitution, address, linear
+from torchweld.fuse.group import Group, Member, index_members, loads_of
+from torchweld.ir.expr import Expr, Int, Sym, index_symbol
+from torchweld.ir.loop import Axis, Buffer, Extern, Nest, Reduce
+
+MAX_MEMBERS = 64
+MAX_BUFFERS = 48
+MIN_ROWS = 8  # fewer rows than this do not feed the threads ...
+ROW_WORK = 256 << 10  # ... of a kernel that moves this many bytes
+FEW_POINTS = 16 << 10  # a kernel of so few points may run on one thread
+PARTIAL_ROWS = 64  # rows wanted before pointwise axes are turned into loops
+Index = tuple[Expr, ...]
+Names = dict[Sym, Sym]
+
+
+@dataclass(slots=True)
+class Merger:
+    """The graph of groups. `after[g]`: groups that depend on g."""
+
+    groups: dict[int, Group | Extern]
+    owner: list[int]
+    before: dict[int, set[int]]
+    after: dict[int, set[int]]
+    rank: dict[int, int]  # a topological order
+    order: list[int | None]  # the group at each rank
+    refusals: list[Refusal]
+
+
+def merge_groups(
+    items: list[Group | Extern], preds: list[set[int]], notes: list[Refusal]
+) -> list[Group | Extern]:
+    """The items, groups merged where possible, in an order that respects the dependencies."""
+    m = Merger(
+        dict(enumerate(items)), list(range(len(items))),
+        {i: set(p) for i, p in enumerate(preds)}, {i: set() for i in range(len(items))},
+        {i: i for i in range(len(items))}, list(range(len(items))), notes,
+    )  # fmt: skip
+    for i, before in m.before.items():
+        for p in before:
+            m.after[p].add(i)
+    readers: dict[Buffer, list[int]] = {}
+    for i, x in enumerate(items):
+        if isinstance(x, Group):
+            _merge_with_producers(m, i)
+            _merge_with_siblings(m, i, readers)
+            for b in x.reads:
+                readers.setdefault(b, []).append(i)
+    return _ordered(m)
+
+
+def _merge_with_producers(m: Merger, i: int) -> None:
+    """Merge the group of node `i` with the groups whose results it reads, largest first."""
+    tried: set[int] = set()
+    while True:
+        g = m.owner[i]
+        group = m.groups[g]
+        assert isinstance(group, Group)
+        found = [p for p in m.before[g] if p not in tried and isinstance(m.groups[p], Group)]
+        if not found:
+            return
+        p = max(found, key=lambda p: (_shared_bytes(m, p, group), p))
+        tried.add(p)
+        _try(m, p, g, siblings=False)
+
+
+def _merge_with_siblings(m: Merger, i: int, readers: dict[Buffer, list[int]]) -> None:
+    """Merge with earlier groups that read a large buffer of node `i` too."""
+    group = m.groups[m.owner[i]]
+    assert isinstance(group, Group)
+    for b in sorted(group.reads, key=size_of, reverse=True)[:2]:
+        for j in reversed(readers.get(b, [])[-4:]):
+            if m.owner[j] != m.owner[i]:
+                _try(m, m.owner[j], m.owner[i], siblings=True)
+
+
+def _shared_bytes(m: Merger, p: int, c: Group) -> int:
+    producer = m.groups[p]
+    assert isinstance(producer, Group)
+    return max((size_of(b) for b in producer.writes if b in c.reads), default=0)
+
+
+def _try(m: Merger, p: int, c: int, siblings: bool) -> None:
+    """Merge group c into group p if all three conditions hold, else note why not."""
+    a, b = m.groups[p], m.groups[c]
+    assert isinstance(a, Group) and isinstance(b, Group)
+    why = _limits(a, b) or (_worthless(a, b) if siblings else "")
+    names: Names = {}
+    keep: tuple[Sym, ...] | None = None
+    if not why:
+        names = _match(a, b)
+        keep, why = _common_rows(a, b, names)
+    if not why:
+        why = _not_private(a, b, names, keep)
+    low, high = (p, c) if m.rank[p] < m.rank[c] else (c, p)
+    behind = None if why else _between(m, low, high)
+    if behind is None:
+        if not siblings:
+            why = why or "what lies between them must run in between"
+            m.refusals.append(Refusal("W206", f"{_name(a)} and {_name(b)}: {why}"))
+        return
+    rank = _rank_again(m, low, high, behind)
+    _join(m, p, c, names, keep)
+    m.rank[p] = rank
+    m.order[rank] = p
+
+
+def _name(g: Group) -> str:
+    outs = list(dict.fromkeys(x.nest.out.name for x in g.members))
+    return "+".join(outs[:3]) + (f"+{len(outs) - 3} more" if len(outs) > 3 else "")
+
+
+def _limits(a: Group, b: Group) -> str:
+    if a.alone or b.alone:
+        return "a scatter runs in the order of its loop"
+    if a.device != b.device:
+        return f"they run on {a.device} and {b.device}"
+    if len(a.members) + len(b.members) > MAX_MEMBERS:
+        return f"together they have more than {MAX_MEMBERS} nests"
+    if len(a.reads.keys() | a.writes.keys() | b.reads.keys() | b.writes.keys()) > MAX_BUFFERS:
+        return f"together they touch more than {MAX_BUFFERS} buffers"
+    return ""
+
+
+def _worthless(a: Group, b: Group) -> str:
+    """Siblings must share a good part of their traffic."""
+    shared = sum(size_of(x) for x in a.reads.keys() & b.reads.keys())
+    own = min(_bytes(a), _bytes(b))
+    return "" if shared * 4 >= own else "they share little of what they read"
+
+
+def _bytes(g: Group) -> int:
+    return sum(size_of(x) for x in g.reads.keys() | g.writes.keys())
+
+
+# ---------------------------------------------------------------- naming loops alike
+
+
+def _match(a: Group, b: Group) -> Names:
+    """The loops of `b` that are loops of `a`: those that index the same dimension."""
+    names: Names = {}
+    taken: set[Sym] = set()
+    for mine, yours in _meeting_points(a, b):
+        for e, f in zip(mine, yours, strict=True):
+            _pair(a, b, e, f, names, taken)
+    # what is left may share a loop when the sizes agree: a loop has no meaning beyond its size
+    left_a = [s for s in a.sizes if s not in taken and s not in a.kept()]
+    for s in b.sizes:
+        if s not in names and b.keep is not None and s not in b.keep:
+            same = [t for t in left_a if a.sizes[t] is b.sizes[s]]
+            if len(same) == 1:
+                names[s] = same[0]
+                left_a.remove(same[0])
+    return names
+
+
+def _pair(a: Group, b: Group, e: Expr, f: Expr, names: Names, taken: set[Sym]) -> None:
+    if not (isinstance(e, Sym) and isinstance(f, Sym)):
+        return
+    if e not in a.sizes or f not in b.sizes or a.sizes[e] is not b.sizes[f]:
+        return
+    if f in names or e in taken:
+        return
+    names[f] = e
+    taken.add(e)
+
+
+def _meeting_points(a: Group, b: Group) -> Iterator[tuple[Index, Index]]:
+    """Pairs of indices into one buffer: what a writes and b reads first, shared reads last."""
+    yield from _conflicts(a, b)
+    for x in a.reads.keys() & b.reads.keys():
+        yield from _pairs(_read_at(a, x)[:3], _read_at(b, x)[:3])
+
+
+def _conflicts(a: Group, b: Group) -> Iterator[tuple[Index, Index]]:
+    """Pairs of indices at which one writes what the other touches."""
+    for x in a.writes:
+        if x in b.reads:
+            yield from _pairs(_written_at(a, x), _read_at(b, x))
+    for x in b.writes:
+        if x in a.reads:
+            yield from _pairs(_read_at(a, x), _written_at(b, x))
+        if x in a.writes:
+            yield from _pairs(_written_at(a, x), _written_at(b, x))
+
+
+def _pairs(xs: Iterable[Index], ys: list[Index]) -> Iterator[tuple[Index, Index]]:
+    for x in xs:
+        for y in ys:
+            yield x, y
+
+
+def _written_at(g: Group, b: Buffer) -> list[Index]:
+    return [m.nest.index for m in g.writes[b]]
+
+
+def _read_at(g: Group, b: Buffer) -> list[Index]:
+    found = [ld.index for m in g.reads[b] for ld in m.loads if ld.buffer is b]
+    found += [m.nest.index for m in g.reads[b] if m.nest.out is b and m.nest.mode != "set"]
+    return list(dict.fromkeys(found))
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _common_rows(a: Group, b: Group, names: Names) -> tuple[tuple[Sym, ...] | None, str]:
+    """The parallel axes of the merged group, in a's names; or the reason why there are none."""
+    mapped = set(names.values())
+    if a.keep is None and b.keep is None:
+        if len(names) == len(b.sizes) == len(a.sizes):
+            return None, _transposed(a, b, names)
+        keep = tuple(s for s in a.sizes if s in mapped)
+        if not keep or a.extent_of(keep) < PARTIAL_ROWS:
+            return None, "their loops differ, and too few are in common"
+    elif a.keep is None:
+        assert b.keep is not None
+        if not all(s in names for s in b.keep):
+            return None, f"the rows of {_name(b)} are no loops of {_name(a)}"
+        keep = tuple(names[s] for s in b.keep)
+    elif b.keep is None:
+        keep = a.keep
+        if not set(keep) <= mapped:
+            return None, f"the rows of {_name(a)} are no loops of {_name(b)}"
+    else:
+        keep = a.keep
+        if {names.get(s) for s in b.keep} != set(keep) or len(b.keep) != len(keep):
+            return None, "their rows differ"
+    return keep, _few_rows(a, b, keep) or _crossing(a, b, names, keep) or _transposed(a, b, names)
+
+
+def _few_rows(a: Group, b: Group, keep: tuple[Sym, ...]) -> str:
+    """Why so few rows would leave threads without work."""
+    rows = a.extent_of(keep)
+    total = max(a.extent_of(tuple(a.sizes)), b.extent_of(tuple(b.sizes)))
+    if rows >= MIN_ROWS or total <= FEW_POINTS:
+        return ""
+    wide = [g for g in (a, b) if g.extent_of(g.kept()) > rows]
+    if wide and _bytes(a) + _bytes(b) > ROW_WORK:
+        return f"only {rows} rows would be in common"
+    return ""
+
+
+def _crossing(a: Group, b: Group, names: Names, keep: tuple[Sym, ...]) -> str:
+    """Turning axes of pointwise nests into loops pays only if these are the inner ones."""
+    if a.keep is not None or b.keep is not None:
+        return ""
+    own = {f for f, e in names.items() if e in keep}
+    for g, kept in ((a, set(keep)), (b, own)):
+        for m in g.members:
+            outer = inner = None
+            form = linear(address(m.nest.out.strides, m.nest.index))
+            for s, step in form.strides.items():
+                if not isinstance(step, Int):
+                    continue
+                if s in kept:
+                    outer = step.n if outer is None else min(outer, step.n)
+                else:
+                    inner = step.n if inner is None else max(inner, step.n)
+            if outer is not None and inner is not None and inner > outer:
+                return "their common loops are not the outer ones"
+    return ""
+
+
+def _transposed(a: Group, b: Group, names: Names) -> str:
+    """Why one vectorised loop cannot serve both: their contiguous axes differ."""
+    if min(_bytes(a), _bytes(b)) * 4 < max(_bytes(a), _bytes(b)):
+        return ""  # the smaller one does not matter
+    mine, yours = _inner(a), _inner(b)
+    if mine is None or yours is None or names.get(yours, yours) is mine or yours not in names:
+        return ""
+    return "one walks memory across the other"
+
+
+def _inner(g: Group) -> Sym | None:
+    """The axis along which the most bytes are contiguous."""
+    votes: dict[Sym, int] = {}
+    for m in g.members:
+        n = m.nest
+        places = [(n.out, n.index)] + [(ld.buffer, ld.index) for ld in m.loads]
+        for b, index in places:
+            for s, step in linear(address(b.strides, index)).strides.items():
+                if isinstance(step, Int) and s in g.sizes:
+                    good = b.dtype.bytes * (2 + (b is n.out))
+                    votes[s] = votes.get(s, 0) + (good if step.n == 1 else -good)
+    return max(votes, key=lambda s: votes[s]) if votes else None
+
+
+def _not_private(a: Group, b: Group, names: Names, keep: tuple[Sym, ...] | None) -> str:
+    """Why an element that one writes is touched by another row of the other."""
+    rows = tuple(a.sizes) if keep is None else keep
+    for mine, yours in _conflicts(a, b):
+        there = [names.get(f) if isinstance(f, Sym) else None for f in yours]
+        for s in rows:
+            if not any(e is s and f is s for e, f in zip(mine, there, strict=True)):
+                return f"a row reads what another row of {s.name} writes"
+    return ""
+
+
+# ---------------------------------------------------------------- the graph of groups
+
+
+def _between(m: Merger, low: int, high: int) -> set[int] | None:
+    """The groups that depend on `low` and rank below `high`; None if one of them leads to `high`.
+
+    Ranks are a topological order, so nothing above `high` can lead to it.
+    """
+    limit = m.rank[high]
+    stack = [x for x in m.after[low] if m.rank[x] < limit]
+    seen = set(stack)
+    while stack:
+        x = stack.pop()
+        for y in m.after[x]:
+            if y == high:
+                return None
+            if y not in seen and m.rank[y] < limit:
+                seen.add(y)
+                stack.append(y)
+    return seen
+
+
+def _rank_again(m: Merger, low: int, high: int, behind: set[int]) -> int:
+    """Free the ranks from `low` to `high` for the merged group: its dependents move behind it.
+
+    Answers the merged group's rank. Source: the affected region of Pearce and Kelly 2007, "A
+    dynamic topological sort algorithm for directed acyclic graphs".
+    """
+    start, end = m.rank[low], m.rank[high]
+    window = [x for x in m.order[start : end + 1] if x is not None and x not in (low, high)]
+    kept = [x for x in window if x not in behind]
+    moved = [x for x in window if x in behind]
+    merged = start + len(kept)
+    row: list[int | None] = [*kept, None, *moved]
+    row += [None] * (end + 1 - start - len(row))
+    m.order[start : end + 1] = row
+    for i, x in enumerate(row):
+        if x is not None:
+            m.rank[x] = start + i
+    return merged
+
+
+def _join(m: Merger, p: int, c: int, names: Names, keep: tuple[Sym, ...] | None) -> None:
+    """Move the members of group c, renamed, into group p."""
+    a, b = m.groups[p], m.groups[c]
+    assert isinstance(a, Group) and isinstance(b, Group)
+    taken = {s.name for s in a.sizes} | {s.name for s in names}
+    for s in b.sizes:
+        if s not in names:
+            names[s] = s if s.name not in taken else _fresh(s, b.sizes[s], taken)
+            taken.add(names[s].name)
+    for s, t in names.items():
+        a.sizes.setdefault(t, b.sizes[s])
+    a.members = sorted(a.members + _renamed(b, names), key=lambda x: x.at)
+    a.keep = keep
+    index_members(a)
+    for n in b.members:
+        m.owner[n.at] = p
+    for i in m.before[c]:
+        m.after[i].discard(c)
+        m.after[i].add(p)
+    for i in m.after[c]:
+        m.before[i].discard(c)
+        m.before[i].add(p)
+    m.before[p] = (m.before[p] | m.before[c]) - {p, c}
+    m.after[p] = (m.after[p] | m.after[c]) - {p, c}
+    del m.groups[c], m.before[c], m.after[c], m.rank[c]
+
+
+def _fresh(s: Sym, size: Expr, taken: set[str]) -> Sym:
+    count = len(taken)
+    while f"i{count}" in taken:
+        count += 1
+    return index_symbol(f"i{count}", size)
+
+
+def _renamed(g: Group, names: Names) -> list[Member]:
+    if all(k is v for k, v in names.items()):
+        return g.members
+    values: dict[Expr, Expr] = dict(names.items())
+    sub = Substitution(values)
+    return [_rename(m, sub, names, g) for m in g.members]
+
+
+def _rename(m: Member, sub: Substitution, names: Names, g: Group) -> Member:
+    n = m.nest
+
+    def axes(old: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        return tuple(Axis(names[a.sym], a.size) for a in old)
+
+    reduce = None if n.reduce is None else Reduce(n.reduce.kind, axes(n.reduce.axes))
+    nest = Nest(n.out, axes(n.axes), sub.index(n.index), sub.scalar(n.body), reduce, n.mode,
+                n.origins)  # fmt: skip
+    return Member(nest, m.at, loads_of(nest), m.shape)
+
+
+def _ordered(m: Merger) -> list[Group | Extern]:
+    """The groups in topological order."""
+    return [m.groups[x] for x in m.order if x is not None]

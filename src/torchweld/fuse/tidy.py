@@ -1,0 +1,159 @@
+"""Leave out what nobody needs: dead nodes, equal nests, plain copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torchweld.fuse.deps import Deps, analyse, is_pure, uses
+from torchweld.fuse.facts import BufferSwap, body_facts, index_scalars
+from torchweld.ir.loop import (
+    Buffer,
+    Extern,
+    ExternArg,
+    Load,
+    LoopGraph,
+    Nest,
+    Node,
+    View,
+)
+
+
+def drop_dead(g: LoopGraph) -> LoopGraph:
+    """Without the nodes whose results nobody reads.
+
+    Kept always: writes to inputs, externs that are not known to be pure, nests that may raise.
+    """
+    live = {v.buffer for v in g.outputs if v is not None}
+    live |= set(g.inputs)
+    kept: list[Node] = []
+    for n in reversed(g.nodes):
+        u = uses(n)
+        if not (u.writes & live or _must_run(n)):
+            continue
+        live |= u.reads
+        kept.append(n)
+    return g if len(kept) == len(g.nodes) else replace(g, nodes=tuple(reversed(kept)))
+
+
+def _must_run(n: Node) -> bool:
+    if isinstance(n, Extern):
+        return not is_pure(n)
+    return may_raise(n)
+
+
+def may_raise(n: Nest) -> bool:
+    """Whether an index of `n` is checked at run time."""
+    return body_facts(n.body).checks or any(body_facts(s).checks for s in index_scalars(n.index))
+
+
+@dataclass(slots=True)
+class _Renaming:
+    """Buffers that are replaced by equal ones, applied to the nodes after."""
+
+    buffers: dict[Buffer, Buffer]
+
+    def node(self, n: Node) -> Node:
+        if not any(b in self.buffers for b in uses(n).reads):
+            return n
+        if isinstance(n, Extern):
+            return replace(n, args=self._args(n.args),
+                           kwargs=tuple((k, self.arg(v)) for k, v in n.kwargs))  # fmt: skip
+        swap = BufferSwap(self.buffers)
+        return replace(n, index=swap.index(n.index), body=swap.scalar(n.body))
+
+    def _args(self, args: tuple[ExternArg, ...]) -> tuple[ExternArg, ...]:
+        return tuple(self.arg(a) for a in args)
+
+    def arg(self, a: ExternArg) -> ExternArg:
+        if isinstance(a, View):
+            return self.view(a)
+        return self._args(a) if isinstance(a, tuple) else a
+
+    def view(self, v: View) -> View:
+        return replace(v, buffer=self.buffers.get(v.buffer, v.buffer))
+
+
+def share_equal(g: LoopGraph) -> LoopGraph:
+    """Nests that compute the same into temporaries of one layout become one."""
+    deps = analyse(g)
+    returned = {v.buffer for v in g.outputs if v is not None}
+    renaming = _Renaming({})
+    seen: dict[object, tuple[int, Nest]] = {}
+    nodes: list[Node] = []
+    for at, old in enumerate(g.nodes):
+        n = renaming.node(old)
+        if not isinstance(n, Nest) or n.mode != "set" or deps.only_writer(n.out) is None:
+            nodes.append(n)
+            continue
+        if n.out.role != "temp":
+            nodes.append(n)
+            continue
+        b = n.out
+        key = (n.body, n.index, n.axes, n.reduce, b.dtype, b.shape, b.strides, b.offset, b.device)
+        twin = seen.get(key)
+        if twin is not None and b not in returned and not _changed(deps, n, twin[0], at):
+            renaming.buffers[b] = twin[1].out
+            continue
+        if twin is None or _changed(deps, n, twin[0], at):
+            seen[key] = (at, n)
+        nodes.append(n)
+    return g if not renaming.buffers else replace(g, nodes=tuple(nodes))
+
+
+def _changed(deps: Deps, n: Nest, after: int, before: int) -> bool:
+    return any(deps.written_between(b, after, before) for b in uses(n).reads)
+
+
+def drop_copies(g: LoopGraph) -> LoopGraph:
+    """Without nests that copy a whole temporary into another of the same layout.
+
+    The copy stays if either side is returned (a result has storage of its own) or changes later.
+    """
+    deps = analyse(g)
+    returned = {v.buffer for v in g.outputs if v is not None}
+    renaming = _Renaming({})
+    nodes: list[Node] = []
+    for old in g.nodes:
+        n = renaming.node(old)
+        source = _copied(n) if isinstance(n, Nest) else None
+        if not isinstance(n, Nest) or source is None or source in returned:
+            nodes.append(n)
+            continue
+        if not _stable(deps, n, source):
+            nodes.append(n)
+            continue
+        renaming.buffers[n.out] = source
+        if n.out in returned:
+            returned.add(source)
+    if not renaming.buffers:
+        return g
+    outputs = tuple(None if v is None else renaming.view(v) for v in g.outputs)
+    return replace(g, nodes=tuple(nodes), outputs=outputs)
+
+
+def _stable(deps: Deps, n: Nest, source: Buffer) -> bool:
+    return deps.only_writer(source) is not None and deps.only_writer(n.out) is not None
+
+
+def _copied(n: Nest) -> Buffer | None:
+    """The temporary that `n` copies as a whole, if that is all it does."""
+    if n.reduce is not None or n.mode != "set" or not isinstance(n.body, Load):
+        return None
+    a, b = n.body.buffer, n.out
+    same = (a.dtype, a.shape, a.strides, a.offset, a.device) == (
+        b.dtype, b.shape, b.strides, b.offset, b.device)  # fmt: skip
+    if not same or a.role != "temp" or b.role != "temp" or n.body.index != n.index:
+        return None
+    return a if covers(n) else None
+
+
+def covers(n: Nest) -> bool:
+    """Whether `n` writes every element of its buffer exactly once, dimension by axis."""
+    left = {a.sym: a.size for a in n.axes}
+    for e, size in zip(n.index, n.out.shape, strict=True):
+        if e in left:
+            if left.pop(e) is not size:  # type: ignore[call-overload]
+                return False
+        elif not (e.is_const and size.is_const and size.value == 1):
+            return False
+    return not left

@@ -1,0 +1,62 @@
+"""Whether a captured graph has to run under autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from torchweld.ir.graph import VAL
+
+_SETS: frozenset[Any] = frozenset((torch._C._set_grad_enabled, torch.set_grad_enabled))
+_ENTERS: Any = torch.autograd.grad_mode._enter_inference_mode
+_EXITS: Any = torch.autograd.grad_mode._exit_inference_mode
+
+
+def needs_autograd(
+    gm: GraphModule, fakes: Sequence[Tensor], grad_enabled: bool | None = None
+) -> bool:
+    """Whether some operator of the graph would record a backward in eager.
+
+    fakes: the placeholders' values. grad_enabled: the grad mode at the graph's entry, by default
+    the present one. The graph's own grad mode and inference mode calls are followed. A captured
+    node whose meta value is known says itself whether it requires grad; else any tensor computed
+    in grad mode from one that requires grad does.
+    """
+    enabled = torch.is_grad_enabled() if grad_enabled is None else grad_enabled
+    outer: list[bool] = []
+    waiting = iter(fakes)
+    wants: set[Node] = set()
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            if next(waiting).requires_grad:
+                wants.add(node)
+        elif node.target in _SETS:
+            enabled = bool(node.args[0])
+        elif node.target is _ENTERS:
+            outer.append(enabled)
+            enabled = enabled and not (node.args[0] if node.args else True)
+        elif node.target is _EXITS:
+            enabled = outer.pop() if outer else enabled
+        elif node.op != "output" and enabled and _records(node, wants):
+            return True
+    return False
+
+
+def _records(node: Node, wants: set[Node]) -> bool:
+    if node.target == "requires_grad_":
+        return True
+    value = node.meta.get(VAL)
+    known = [x for x in _flat(value) if isinstance(x, Tensor)]
+    if known:
+        return any(x.requires_grad for x in known)
+    return any(arg in wants for arg in node.all_input_nodes)
+
+
+def _flat(value: Any) -> list[Any]:
+    if isinstance(value, (tuple, list)):
+        return [leaf for item in value for leaf in _flat(item)]
+    return [value]

@@ -1,0 +1,1 @@
+"""Decompositions written here: one module per topic, each registers into `TABLE` when imported."""

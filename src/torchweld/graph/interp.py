@@ -1,0 +1,156 @@
+"""Runs a captured graph node by node on functional tensors, so that a Recorder sees ATen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+)
+from torch.fx import GraphModule, Node
+
+from torchweld.base.errors import Unsupported
+from torchweld.base.loc import NOWHERE, Loc
+from torchweld.graph.functional import is_wrapped, unwrap
+from torchweld.graph.layout import same_strides
+from torchweld.graph.norms import NORMS
+from torchweld.graph.random import RANDOM, RANDOM_METHODS
+from torchweld.graph.record import Recorder
+from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack
+from torchweld.ir.graph import LOC, VAL
+
+# Methods that change what a tensor is, not only what it holds.
+_REFUSED_METHODS = frozenset(
+    (
+        "requires_grad_",
+        "retain_grad",
+        "register_hook",
+        "backward",
+        "set_",
+        "resize_",
+        "resize_as_",
+        "data_ptr",
+        "untyped_storage",
+        "storage",
+        "share_memory_",
+        "__setstate__",
+    )
+)
+
+_REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM}
+
+_REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (DataDependentOutputException, "W102"),
+    (DynamicOutputShapeException, "W105"),
+    (UnsupportedFakeTensorException, "W104"),
+)
+
+
+class Interpreter:
+    """One run of a captured graph.
+
+    env: what each node produced; tensors in it are functional tensors.
+    """
+
+    def __init__(self, recorder: Recorder, inputs: list[Tensor]) -> None:
+        self.recorder = recorder
+        self.env: dict[Node, Any] = {}
+        self._inputs = iter(inputs)
+        self._contexts = ContextStack()
+
+    def run(self, gm: GraphModule) -> list[Any]:
+        """The values of the captured graph's outputs, in order.
+
+        Errors: Unsupported, with the line of the node that could not be run.
+        """
+        with self._contexts:
+            for node in gm.graph.nodes:
+                if node.op == "output":
+                    return _flat(self._value(node.args[0]))
+                self.env[node] = self._run_node(node)
+        raise Unsupported("W201", "a graph without an output")
+
+    def _run_node(self, node: Node) -> Any:
+        if node.op == "placeholder":
+            return next(self._inputs)
+        at = node.meta.get(LOC, NOWHERE)
+        self.recorder.origin = node.name
+        self.recorder.loc = at
+        self.recorder.layout_matters = False
+        try:
+            result = self._call(node, at)
+            if self.recorder.layout_matters:
+                self._check_layout(node, at)
+            return result
+        except Unsupported:
+            raise
+        except Exception as error:
+            code = next((c for kind, c in _REASONS if isinstance(error, kind)), "W201")
+            first_line = str(error).partition("\n")[0]
+            why = f"{node.target}: {type(error).__name__}: {first_line}"
+            raise Unsupported(code, why, at=at) from error
+
+    def _call(self, node: Node, at: Loc) -> Any:
+        args = self._value(node.args)
+        kwargs = self._value(node.kwargs)
+        if node.op == "call_method":
+            return _call_method(str(node.target), args, kwargs, at)
+        if node.op != "call_function":
+            raise Unsupported("W201", f"graph node {node.op} {node.target}", at=at)
+        target: Any = node.target
+        if target in GRAD_MODE:
+            return None
+        if target in AUTOCAST:
+            return self._contexts.run(target, args, kwargs)
+        if isinstance(target, HigherOrderOperator):
+            raise Unsupported("W201", f"higher-order operator {target}", at=at)
+        function: Callable[..., Any] = _REPLACED.get(target, target)
+        return function(*args, **kwargs)
+
+    def _check_layout(self, node: Node, at: Loc) -> None:
+        """Refuse to number the elements of a tensor whose layout differs from eager's.
+
+        The functional form of an in-place operator may have other strides than the tensor that
+        eager writes to. as_strided, and which random number an element gets, depend on them.
+        """
+        for arg in node.all_input_nodes:
+            value, captured = self.env[arg], arg.meta.get(VAL)
+            if not is_wrapped(value):
+                continue
+            like = captured if isinstance(captured, Tensor) else None
+            if not same_strides(unwrap(value), like):
+                raise Unsupported("W201", f"{node.target} of memory laid out anew", at=at)
+
+    def _value(self, x: Any) -> Any:
+        """An argument of a node with the values of the nodes in it."""
+        if isinstance(x, Node):
+            return self.env[x]
+        if isinstance(x, tuple) and hasattr(x, "_fields"):
+            return type(x)(*(self._value(item) for item in x))
+        if isinstance(x, (tuple, list)):
+            # a plain container: torch does not take the immutable lists of fx everywhere
+            plain = list if isinstance(x, list) else tuple
+            return plain(self._value(item) for item in x)
+        if isinstance(x, dict):
+            return {key: self._value(item) for key, item in x.items()}
+        if isinstance(x, slice):
+            return slice(self._value(x.start), self._value(x.stop), self._value(x.step))
+        return x
+
+
+def _call_method(name: str, args: Any, kwargs: Any, at: Loc) -> Any:
+    if name in _REFUSED_METHODS:
+        raise Unsupported("W201", f"Tensor.{name} changes what the tensor is", at=at)
+    method = RANDOM_METHODS.get(name)
+    if method is not None:
+        return method(*args, **kwargs)
+    return getattr(args[0], name)(*args[1:], **kwargs)
+
+
+def _flat(outputs: Any) -> list[Any]:
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]

@@ -1,0 +1,196 @@
+"""Recorder: writes each functional ATen operator that runs on fake tensors to an FX graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import Graph, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchweld.base.errors import Unsupported
+from torchweld.base.loc import NOWHERE, Loc
+from torchweld.graph.constants import read_constant, write_constant
+from torchweld.graph.functional import below_functionalization
+from torchweld.graph.schema import (
+    changes_arguments,
+    draws,
+    is_composite,
+    is_effect_free_query,
+    view_chain,
+)
+from torchweld.ir.graph import LOC, ORIGIN, VAL
+
+aten = torch.ops.aten
+
+Decomposition = Callable[..., Any]
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs functional operators on fake tensors and keeps each as a node.
+
+    decompositions: what to run instead of an operator; NotImplemented means: keep the operator.
+    origin, loc: of the captured node that runs now; every new node gets them.
+    layout_matters: set when an operator is recorded whose result depends on the strides.
+    """
+
+    def __init__(
+        self, fake_mode: FakeTensorMode, decompositions: Mapping[OpOverload, Decomposition]
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = Graph()
+        self.origin = ""
+        self.loc: Loc = NOWHERE
+        self.layout_matters = False
+        self._fake_mode = fake_mode
+        self._decompositions = decompositions
+        self._nodes: dict[int, Node | tuple[Node, int]] = {}
+        self._alive: list[Tensor] = []  # keys of _nodes are ids, so the tensors must not die
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: the default would import torch._dynamo to wrap `__torch_dispatch__`."""
+        return False
+
+    def placeholder(self, name: str, value: FakeTensor) -> Node:
+        """An input of the graph, whose value is `value`."""
+        node = self.graph.placeholder(name)
+        node.meta[VAL] = value
+        self._remember(value, node)
+        return node
+
+    def node_of(self, value: Tensor) -> Node:
+        """The node that produced `value`.
+
+        Errors: Unsupported W201 for a tensor that is neither an input nor made in the graph.
+        """
+        found = self._nodes.get(id(value))
+        if found is None:
+            raise Unsupported("W201", "a tensor that is not an input is used", at=self.loc)
+        if isinstance(found, Node):
+            return found
+        node = self._node("call_function", operator.getitem, found, {}, value)
+        self._nodes[id(value)] = node
+        return node
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if is_effect_free_query(func):
+            return self._fake_mode.dispatch(func, types, args, kwargs)
+        if not isinstance(func, OpOverload):
+            raise Unsupported("W201", f"higher-order operator {func}", at=self.loc)
+        if func in _LIFTS and not isinstance(args[0], FakeTensor):
+            return self._constant(args[0])
+        args, kwargs = self._with_scalars(args), self._with_scalars(kwargs)
+        decomposed = self._decompose(func, args, kwargs)
+        if decomposed is not NotImplemented:
+            return decomposed
+        if changes_arguments(func, args, kwargs):
+            raise Unsupported("W201", f"{func} changes its arguments in place", at=self.loc)
+        return self._record(func, types, args, kwargs)
+
+    def _constant(self, value: Tensor) -> Any:
+        with below_functionalization():
+            numbers = read_constant(value, self.loc)
+            with self:
+                return write_constant(value, numbers, self.loc)
+
+    def _with_scalars(self, x: Any) -> Any:
+        """`x` with constants for real 0-d tensors: what torch makes of a number, as in x[0] = 1."""
+        if isinstance(x, Tensor):
+            real_scalar = not isinstance(x, FakeTensor) and x.dim() == 0
+            return self._constant(x) if real_scalar else x
+        if isinstance(x, (tuple, list)):
+            return type(x)([self._with_scalars(item) for item in x])
+        if isinstance(x, dict):
+            return {key: self._with_scalars(item) for key, item in x.items()}
+        return x
+
+    def _decompose(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        rule = self._decompositions.get(func)
+        if rule is None:
+            if not is_composite(func):
+                return NotImplemented
+            rule = func.decompose
+        with self, below_functionalization():
+            return rule(*args, **kwargs)
+
+    def _record(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        self._note_layout(func, args)
+        node_args = self._operand(args)
+        node_kwargs = self._operand(kwargs)
+        out = self._fake_mode.dispatch(func, types, args, kwargs)
+        if isinstance(out, Tensor):
+            if out.layout != torch.strided:
+                raise Unsupported("W112", f"{func} makes a tensor of {out.layout}", at=self.loc)
+            if id(out) not in self._nodes:
+                node = self._node("call_function", func, node_args, node_kwargs, out)
+                self._remember(out, node)
+            return out
+        if out is None:
+            self._node("call_function", func, node_args, node_kwargs, None)
+            return None
+        if not isinstance(out, (tuple, list)):
+            raise Unsupported("W201", f"{func} returns a {type(out).__name__}", at=self.loc)
+        node = self._node("call_function", func, node_args, node_kwargs, tuple(out))
+        for i, part in enumerate(out):
+            if isinstance(part, Tensor):
+                self._remember(part, (node, i))
+        return out
+
+    def _note_layout(self, func: OpOverload, args: tuple[Any, ...]) -> None:
+        """Refuse what reads or writes memory of unknown layout; else leave it to be checked.
+
+        as_strided counts in the whole storage, of which an input may be any part; and when a
+        write to its result is scattered back, the base may be laid out anew.
+        """
+        if func is aten.as_strided_scatter.default:
+            raise Unsupported("W201", "a write through as_strided", at=self.loc)
+        if func is aten.as_strided.default:
+            root = view_chain(self.node_of(args[0]))[-1]
+            if root.op == "placeholder":
+                raise Unsupported("W201", "as_strided of an input", at=self.loc)
+            self.layout_matters = True
+        elif draws(func):
+            self.layout_matters = True
+
+    def _node(self, op: str, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
+        node = self.graph.create_node(op, target, args, kwargs)
+        node.meta[VAL] = value
+        node.meta[ORIGIN] = self.origin
+        node.meta[LOC] = self.loc
+        return node
+
+    def _remember(self, value: Tensor, place: Node | tuple[Node, int]) -> None:
+        self._nodes[id(value)] = place
+        self._alive.append(value)
+
+    def _operand(self, x: Any) -> Any:
+        """`x` with nodes in the place of tensors."""
+        if isinstance(x, Tensor):
+            return self.node_of(x)
+        if isinstance(x, (tuple, list)):
+            return type(x)([self._operand(item) for item in x])
+        if isinstance(x, dict):
+            return {key: self._operand(item) for key, item in x.items()}
+        return x
+
+
+_LIFTS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))

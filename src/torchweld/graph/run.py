@@ -1,0 +1,94 @@
+"""normalize: a captured torch-level graph as a functional, decomposed ATen graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+
+from torchweld.base.config import Config
+from torchweld.base.errors import Unsupported
+from torchweld.graph.decompose import decompositions
+from torchweld.graph.functional import functionalized, wrap
+from torchweld.graph.interp import Interpreter
+from torchweld.graph.outputs import Results, check_inputs, check_overlap, collect
+from torchweld.graph.record import Recorder
+from torchweld.graph.separate import separate
+from torchweld.graph.tidy import drop_dead, tidy
+from torchweld.graph.verify import verify
+from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair
+
+
+def normalize(gm: GraphModule, cfg: Config) -> GraphPair:
+    """The functional ATen graph of `gm`, whose placeholders carry FakeTensors of one mode.
+
+    Shapes: those of the placeholders' fakes; the result holds for inputs of the same metadata, the
+        same ambient autocast state and default dtype.
+    Guards: if `mutated` is not empty, the result holds only while no mutated input shares memory
+        with another input; that is checked for the fakes here, and is the caller's to guard.
+    Errors: Unsupported (W102, W104, W105, W112, W201): then `gm` has to run as it is.
+    """
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    captured = [_fake(node) for node in places]
+    check_inputs(captured)
+    fakes = [_normal(fake) for fake in captured]
+    recorder = Recorder(_mode(fakes), decompositions(cfg))
+    for node, fake in zip(places, fakes, strict=True):
+        recorder.placeholder(node.name, fake)
+    with functionalized(recorder):
+        inputs = [wrap(fake) for fake in fakes]
+        interpreter = Interpreter(recorder, inputs)
+        outs = interpreter.run(gm)
+        recorder.origin = "output"
+        expected = _captured_values(gm, len(outs))
+        results = collect(recorder, inputs, fakes, outs, expected, interpreter.env.values())
+    check_overlap(results.mutated, captured)
+    pair = _pair(recorder.graph, results)
+    tidy(pair.forward, results.updates, cfg)
+    separate(pair.forward, results)
+    drop_dead(pair.forward, frozenset())
+    if cfg.verify:
+        verify(pair)
+    return pair
+
+
+def _fake(node: Node) -> FakeTensor:
+    value = node.meta.get(VAL)
+    if not isinstance(value, FakeTensor):
+        raise Unsupported("W112", f"input {node.name} is a {type(value).__name__}")
+    return value
+
+
+def _normal(fake: FakeTensor) -> FakeTensor:
+    """A fake that may be changed outside of inference mode, where graphs are made functional."""
+    if not fake.is_inference():
+        return fake
+    n = fake.untyped_storage().nbytes() // fake.element_size()
+    with torch.inference_mode(False), torch.no_grad(), fake.fake_mode:
+        memory = torch.empty(n, dtype=fake.dtype, device=fake.device)
+        twin = memory.as_strided(fake.size(), fake.stride(), fake.storage_offset())
+    assert isinstance(twin, FakeTensor)
+    return twin
+
+
+def _mode(fakes: Sequence[FakeTensor]) -> FakeTensorMode:
+    return fakes[0].fake_mode if fakes else FakeTensorMode()
+
+
+def _captured_values(gm: GraphModule, n: int) -> list[object]:
+    """The captured meta value of each output, None where capture left none."""
+    (returned,) = gm.graph.output_node().args
+    items = returned if isinstance(returned, (tuple, list)) else [returned]
+    values = [item.meta.get(VAL) if isinstance(item, Node) else None for item in items]
+    return values if len(values) == n else [None] * n
+
+
+def _pair(graph: Graph, results: Results) -> GraphPair:
+    outputs = (*results.updates, *results.values)
+    node = graph.output(outputs)
+    node.meta[VAL] = tuple(out.meta[VAL] for out in outputs)
+    node.meta.setdefault(ORIGIN, "output")
+    node.meta.setdefault(LOC, None)
+    return GraphPair(graph, results.mutated, results.aliases)

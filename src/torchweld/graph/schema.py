@@ -1,0 +1,117 @@
+"""Facts about ATen operators, read from their schemas and tags, remembered per operator."""
+
+from __future__ import annotations
+
+import operator
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+aten = torch.ops.aten
+prim = torch.ops.prim
+
+# Answers a question about a tensor's metadata: nothing to record.
+_QUERIES = frozenset(
+    (
+        prim.device.default,
+        prim.layout.default,
+        aten.is_contiguous.default,
+        aten.is_contiguous.memory_format,
+        aten.is_strides_like_format.default,
+        aten.is_non_overlapping_and_dense.default,
+        aten.size.default,
+        aten.sym_size.default,
+        aten.stride.default,
+        aten.sym_stride.default,
+        aten.storage_offset.default,
+        aten.sym_storage_offset.default,
+        aten.numel.default,
+        aten.sym_numel.default,
+        aten.dim.default,
+    )
+)
+
+# Batch statistics are written in training although the schema does not say so: the positions of
+# the statistics and of the flag.
+_HIDDEN_WRITES = {
+    aten.native_batch_norm.default: ((3, 4), 5),
+    aten.cudnn_batch_norm.default: ((3, 4), 5),
+    aten.miopen_batch_norm.default: ((3, 4), 5),
+}
+
+# Operators that are to stay although nothing reads their results.
+_EFFECTS = frozenset(("_assert", "_print", "sym_constrain", "_foreach_assert"))
+
+_MAYBE_INPUT = frozenset(("_unsafe_view",))
+
+
+def is_effect_free_query(func: Any) -> bool:
+    return func in _QUERIES
+
+
+def changes_arguments(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this call writes to one of its arguments."""
+    hidden = _HIDDEN_WRITES.get(func)
+    if hidden is None:
+        return bool(func._schema.is_mutable)
+    places, flag = hidden
+    written = [args[i] if i < len(args) else None for i in places]
+    training = args[flag] if flag < len(args) else kwargs.get("training", True)
+    return bool(training) and any(x is not None for x in written)
+
+
+@cache
+def is_composite(func: OpOverload) -> bool:
+    """Whether the operator is only defined by other operators."""
+    return bool(func._can_decompose())
+
+
+@cache
+def is_view(func: Any) -> bool:
+    """Whether the result shares memory with the first argument."""
+    if not isinstance(func, OpOverload):
+        return False
+    return func.is_view or func._schema.name.removeprefix("aten::") in _MAYBE_INPUT
+
+
+@cache
+def draws(func: Any) -> bool:
+    """Whether the operator draws from a generator: it is never dropped, merged or moved."""
+    return isinstance(func, OpOverload) and torch.Tag.nondeterministic_seeded in func.tags
+
+
+@cache
+def has_effect(func: Any) -> bool:
+    """Whether the operator matters although its result is unused, or must run exactly once."""
+    if not isinstance(func, OpOverload):
+        return False
+    name = func._schema.name.partition("::")[2]
+    return (
+        draws(func)
+        or bool(func._schema.is_mutable)
+        or not func._schema.returns
+        or name.startswith(tuple(_EFFECTS))
+    )
+
+
+def view_chain(node: Node) -> list[Node]:
+    """`node` and the nodes whose memory it shares, up to the one that owns it."""
+    chain = [node]
+    while (source := _viewed(chain[-1])) is not None:
+        chain.append(source)
+    return chain
+
+
+def _viewed(node: Node) -> Node | None:
+    """The node that `node` is a view of, or None if it owns its memory."""
+    if node.op != "call_function" or not node.args:
+        return None
+    source = node.args[0]
+    if not isinstance(source, Node):
+        return None
+    if node.target is operator.getitem:
+        return _viewed(source)
+    return source if is_view(node.target) else None

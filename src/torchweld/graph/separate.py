@@ -1,0 +1,116 @@
+"""Gives each output of a tidied graph memory of its own, or shared memory, as eager has it.
+
+Removing copies and repeats makes values equal that eager keeps in different memory. That matters
+only where a value leaves the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from torchweld.base.errors import Unsupported
+from torchweld.graph.outputs import Results
+from torchweld.graph.schema import view_chain
+from torchweld.ir.graph import LOC, ORIGIN, VAL
+
+aten = torch.ops.aten
+
+
+def separate(graph: Graph, results: Results) -> None:
+    """Insert the clones and aliases that the outputs need.
+
+    Errors: Unsupported W201 if outputs that share memory with each other would need a clone.
+    """
+    output = graph.output_node()
+    nodes: list[Node] = list(output.args[0])  # type: ignore[arg-type]
+    n_updates = len(results.mutated)
+    updates, values = nodes[:n_updates], nodes[n_updates:]
+    with graph.inserting_before(output):
+        _own_memory(graph, values, results)
+        _apart_from_updates(graph, updates, values, results)
+        _own_objects(graph, updates, values, results)
+    output.args = ((*updates, *values),)
+    output.meta[VAL] = tuple(node.meta[VAL] for node in (*updates, *values))
+
+
+def _own_memory(graph: Graph, values: list[Node], results: Results) -> None:
+    """Clone outputs that became a view of an input, or of an output that they must not alias."""
+    owners: dict[Node, int] = {}
+    for i, (alias, group) in enumerate(zip(results.aliases, results.groups, strict=True)):
+        if alias is not None:
+            continue
+        root = view_chain(values[i])[-1]
+        if root.op != "placeholder" and owners.setdefault(root, group) == group:
+            continue
+        if results.groups.count(group) > 1:
+            if values[i] is not root:
+                raise Unsupported("W201", "outputs that are views of a tensor equal to another")
+            values[i] = _clone_shared(graph, values, results, i)
+        else:
+            values[i] = _insert(graph, aten.clone.default, values[i])
+        owners[view_chain(values[i])[-1]] = group
+
+
+def _clone_shared(graph: Graph, values: list[Node], results: Results, i: int) -> Node:
+    """Clone the tensor that a group of outputs share, and derive the others from the clone."""
+    old, new = values[i], _insert(graph, aten.clone.default, values[i])
+    for j, group in enumerate(results.groups):
+        if group == results.groups[i] and j != i and old in view_chain(values[j]):
+            values[j] = _rebase(graph, values[j], old, new)
+    return new
+
+
+def _apart_from_updates(
+    graph: Graph, updates: list[Node], values: list[Node], results: Results
+) -> None:
+    """A new value that outputs are views of is neither an input nor another output."""
+    taken = {
+        view_chain(value)[-1]
+        for value, alias in zip(values, results.aliases, strict=True)
+        if alias is None
+    }
+    for k, place in enumerate(results.mutated):
+        viewers = [i for i, alias in enumerate(results.aliases) if alias == place]
+        old = updates[k]
+        root = view_chain(old)[-1]
+        if not viewers or (root.op != "placeholder" and root not in taken):
+            continue
+        updates[k] = _insert(graph, aten.clone.default, old)
+        for i in viewers:
+            values[i] = _rebase(graph, values[i], old, updates[k])
+
+
+def _own_objects(graph: Graph, updates: list[Node], values: list[Node], results: Results) -> None:
+    """Two tensor objects of one memory are two nodes: an alias says that they are not the same."""
+    wholes = dict(zip(results.mutated, updates, strict=True))
+    places = graph.find_nodes(op="placeholder")
+    seen: dict[Node, int] = {}
+    for i, (alias, thing) in enumerate(zip(results.aliases, results.objects, strict=True)):
+        whole = None if alias is None else wholes.get(alias, places[alias])
+        is_input = thing < 0
+        if (values[i] is whole and not is_input) or seen.setdefault(values[i], thing) != thing:
+            values[i] = _insert(graph, aten.alias.default, values[i])
+
+
+def _rebase(graph: Graph, node: Node, old: Node, new: Node) -> Node:
+    """A copy of the chain of views from `old` to `node`, starting at `new`."""
+    if node is old:
+        return new
+    source: Any = node.args[0]
+    copied = graph.create_node(
+        node.op, node.target, (_rebase(graph, source, old, new), *node.args[1:]), node.kwargs
+    )
+    copied.meta.update(node.meta)
+    return copied
+
+
+def _insert(graph: Graph, target: Any, source: Node) -> Node:
+    node = graph.create_node("call_function", target, (source,))
+    with source.meta[VAL].fake_mode:
+        node.meta[VAL] = target(source.meta[VAL])
+    node.meta[ORIGIN] = source.meta.get(ORIGIN, "")
+    node.meta[LOC] = source.meta.get(LOC)
+    return node

@@ -1,0 +1,155 @@
+"""Removes what a functional graph computes in vain: no-op views and copies, repeats, dead nodes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from torchweld.base.config import Config
+from torchweld.graph.schema import draws, has_effect, is_view, view_chain
+from torchweld.ir.graph import VAL
+
+aten = torch.ops.aten
+
+_COPIES = frozenset((aten.clone.default, aten._to_copy.default, aten.lift_fresh_copy.default))
+_VIEWS = frozenset((aten.view.default, aten._unsafe_view.default, aten.reshape.default))
+_SCRATCH = frozenset(
+    (
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_strided.default,
+        aten.empty_permuted.default,
+        aten.new_empty.default,
+        aten.new_empty_strided.default,
+    )
+)
+
+
+def simplify(graph: Graph, keep: frozenset[Node]) -> None:
+    """Replace views and copies by an equal earlier node.
+
+    keep: nodes (the new values of inputs) that a chain of views must go on passing through.
+    """
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node in keep:
+            continue
+        same = _equal_node(node, keep)
+        if same is not None:
+            _replace(graph, node, same)
+        elif node.target in _VIEWS:
+            _skip_inner_view(node, keep)
+
+
+def _equal_node(node: Node, keep: frozenset[Node]) -> Node | None:
+    value = node.meta[VAL]
+    if not isinstance(value, Tensor):
+        return None
+    if node.target in _COPIES:
+        source = node.args[0]
+        assert isinstance(source, Node)
+        return source if _geometry(source.meta[VAL])[:-1] == _geometry(value)[:-1] else None
+    if not is_view(node.target) and node.target is not operator.getitem:
+        return None
+    wanted = _geometry(value)
+    for earlier in view_chain(node)[1:]:
+        if _geometry(earlier.meta[VAL]) == wanted:
+            return earlier
+        if earlier in keep:
+            return None
+    return None
+
+
+def _geometry(x: Any) -> tuple[object, ...]:
+    """What makes two views of one memory equal; the offset comes last."""
+    return (x.dtype, x.device, x.size(), x.stride(), x.is_conj(), x.is_neg(), x.storage_offset())
+
+
+def _skip_inner_view(node: Node, keep: frozenset[Node]) -> None:
+    """view(view(x)) is view(x) when all are contiguous."""
+    inner = node.args[0]
+    if not isinstance(inner, Node) or inner.target not in _VIEWS or inner in keep:
+        return
+    source = inner.args[0]
+    assert isinstance(source, Node)
+    chain = (source, inner, node)
+    if all(n.meta[VAL].is_contiguous() for n in chain):
+        node.replace_input_with(inner, source)
+
+
+def merge_repeats(graph: Graph, keep: frozenset[Node]) -> None:
+    """Compute equal expressions once. Random, effectful and uninitialised ones are not equal."""
+    seen: dict[object, Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target in _SCRATCH or _pinned(node):
+            continue
+        key = (node.target, _key(node.args), _key(node.kwargs))
+        first = seen.setdefault(key, node)
+        if first is not node and node not in keep:
+            _replace(graph, node, first)
+
+
+def _key(x: Any) -> object:
+    """A hashable form that is equal only for arguments of equal type and value."""
+    if isinstance(x, Node):
+        return x
+    if isinstance(x, (tuple, list)):
+        return tuple(_key(item) for item in x)
+    if isinstance(x, dict):
+        return tuple((name, _key(item)) for name, item in sorted(x.items()))
+    return (type(x), repr(x) if isinstance(x, (float, complex)) else x)
+
+
+def _pinned(node: Node) -> bool:
+    return has_effect(node.target) and not (draws(node.target) and _draws_nothing(node))
+
+
+def _draws_nothing(node: Node) -> bool:
+    """Attention without dropout is marked random, but draws no numbers."""
+    place = _DROPOUT.get(node.target)
+    if place is None:
+        return False
+    p = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+    return bool(p == 0.0)
+
+
+_DROPOUT: dict[Any, int] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
+    aten._scaled_dot_product_flash_attention.default: 3,
+    aten._scaled_dot_product_efficient_attention.default: 5,
+    aten._scaled_dot_product_cudnn_attention.default: 5,
+    aten._scaled_dot_product_fused_attention_overrideable.default: 4,
+}
+
+
+def drop_dead(graph: Graph, keep: frozenset[Node]) -> None:
+    """Erase what nothing reads, unless it draws random numbers or has another effect."""
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and not node.users and not _pinned(node):
+            graph.erase_node(node)
+
+
+def _replace(graph: Graph, node: Node, other: Node) -> None:
+    node.replace_all_uses_with(other)
+    graph.erase_node(node)
+
+
+Pass = Callable[[Graph, frozenset[Node]], None]
+
+PASSES: tuple[tuple[str, Pass], ...] = (
+    ("simplify", simplify),
+    ("cse", merge_repeats),
+    ("dce", drop_dead),
+)
+
+
+def tidy(graph: Graph, updates: Sequence[Node], cfg: Config) -> None:
+    """Run the passes that cfg.skip does not name. `updates`: the new values of mutated inputs."""
+    keep = frozenset(updates)
+    for name, run in PASSES:
+        if name not in cfg.skip:
+            run(graph, keep)

@@ -1,0 +1,74 @@
+"""How a pointwise rule becomes one nest: broadcasting, promotion, compute dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch._ops import OpOverload
+
+from torchweld.base.errors import LoweringError
+from torchweld.ir.dtype import DType
+from torchweld.lower.builder import Builder, broadcast
+from torchweld.lower.dtypes import common_dtype, representable
+from torchweld.lower.registry import Rule, parameters
+from torchweld.lower.tensor import Idx, Tensor
+from torchweld.lower.value import Val
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    tensor: Tensor
+    as_is: bool  # load without any cast
+
+
+def lower_pointwise(b: Builder, rule: Rule, op: OpOverload,
+                    bound: dict[str, object], vals: dict[str, object]) -> Tensor:  # fmt: skip
+    """One nest that writes the result of `rule` at every index.
+
+    vals: the fake tensors (and numbers) behind `bound`, for torch's promotion rules.
+    """
+    common = _common(rule, op, vals) if rule.common else b.spec.dtype
+    args: list[object] = []
+    for n, p in enumerate(parameters(op)):
+        if p.ignored:
+            continue
+        x = bound[p.name]
+        if isinstance(x, Tensor):
+            args.append(_Operand(x, n in rule.keep))
+        elif p.number and rule.round_numbers and isinstance(x, int | float):
+            args.append(representable(x, common))
+        elif isinstance(x, complex):
+            raise LoweringError("W203", "complex number")
+        else:
+            args.append(x)
+
+    def body(idx: Idx) -> Val:
+        out = rule.function(*(load(a, idx, common) if isinstance(a, _Operand) else a
+                              for a in args))  # fmt: skip
+        assert isinstance(out, Val)
+        return out
+
+    return b.emit(body)
+
+
+def _common(rule: Rule, op: OpOverload, vals: dict[str, object]) -> DType:
+    operands = [vals[p.name] for n, p in enumerate(parameters(op))
+                if (p.tensor or p.number) and n not in rule.keep]  # fmt: skip
+    return common_dtype(x for x in operands if isinstance(x, torch.Tensor | int | float))
+
+
+def load(a: _Operand, idx: Idx, common: DType) -> Val:
+    """The operand at a broadcast index, in the compute type of `common`.
+
+    As in torch, an operand with dimensions takes the common dtype first (which may round); a
+    zero-dimensional float goes straight to the compute type.
+    """
+    x = a.tensor.load(broadcast(idx, a.tensor.shape))
+    if a.as_is:
+        return x
+    if not x.dtype.computed or not common.computed:
+        raise LoweringError("W203", f"arithmetic on {x.dtype.value}")
+    if not (x.dtype.is_float and not a.tensor.shape):
+        x = x.to(common)
+    return x.to(common.compute)

@@ -1,0 +1,129 @@
+"""The end of the program: outputs with eager's layout and aliasing, then mutated inputs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+
+import torch
+from torch.fx import Node
+
+from torchweld.base.errors import LoweringError
+from torchweld.ir.expr import ZERO
+from torchweld.ir.graph import VAL, GraphPair
+from torchweld.ir.loop import Buffer, View
+from torchweld.lower.builder import Builder
+from torchweld.lower.fallback import Env, Lowered
+from torchweld.lower.registry import LOWERINGS, arguments_for, bind
+from torchweld.lower.tensor import (
+    Idx,
+    Tensor,
+    dense,
+    disjoint,
+    exprs,
+    same_layout,
+    spec_of,
+    strided,
+    whole,
+)
+
+
+def finish(b: Builder, pair: GraphPair, node: Node, env: Env,
+           inputs: list[Buffer]) -> tuple[View | None, ...]:  # fmt: skip
+    """The output views; emits the nests that copy new values into mutated inputs last.
+
+    Order: an output or a new value that reads an input which changes is copied before any input
+    changes; after that only inputs are written.
+    """
+    values = node.args[0]
+    assert isinstance(values, tuple | list)
+    count = len(pair.mutated)
+    updated, outs = list(values[:count]), list(values[count:])
+    places = {node: p for p, node in enumerate(_placeholders(node))}
+    roots = {n: whole(inputs[p]) for n, p in places.items()}
+    roots.update({n: whole(inputs[p]) for n, p in zip(updated, pair.mutated, strict=True)})
+    views: list[View | None] = []
+    for out, alias in zip(outs, pair.aliases, strict=True):
+        if out is None:
+            views.append(None)
+        elif not isinstance(out, Node) or not isinstance(out.meta.get(VAL), torch.Tensor):
+            raise LoweringError("W201", f"output {out} is not a tensor")
+        elif alias is None:
+            views.append(_own(b, out, env))
+        else:
+            views.append(_alias(out, roots, inputs[alias]))
+    changing = {inputs[p] for p in pair.mutated}
+    _write_back(b, [(inputs[p], _settled(b, n, env, changing, inputs[p]))
+                    for n, p in zip(updated, pair.mutated, strict=True)])  # fmt: skip
+    return tuple(views)
+
+
+def _placeholders(node: Node) -> list[Node]:
+    return [n for n in node.graph.nodes if n.op == "placeholder"]
+
+
+def _own(b: Builder, out: Node, env: Env) -> View:
+    """The output in memory that no input shares, with the layout that eager gives it."""
+    spec = spec_of(out.meta[VAL])
+    t = env[out]
+    assert isinstance(t, Tensor)
+    view = strided(t, spec.strides) if t.buffer.role == "temp" else None
+    if view is not None and same_layout(view, spec.strides):
+        return View(view.buffer, view.shape, spec.strides, view.offset)
+    if not dense(spec.shape, spec.strides):
+        raise LoweringError("W201", f"output {out.name} has gaps or overlaps that no copy has")
+    b.begin(out.name, b.origins, ())
+    return View(b.copy(t, spec, "out").buffer, spec.shape, spec.strides, ZERO)
+
+
+def _alias(out: Node, roots: Mapping[Node, Tensor], base: Buffer) -> View:
+    """The output as a window onto the input that it shares memory with."""
+    t = _follow(out, roots)
+    strides = exprs(out.meta[VAL].stride())
+    view = strided(t, strides) if isinstance(t, Tensor) and t.buffer is base else None
+    if view is None or not same_layout(view, strides):
+        raise LoweringError("W201", f"output {out.name} is not a strided view of {base.name}")
+    return View(base, view.shape, strides, view.offset)
+
+
+def _follow(node: Node, roots: Mapping[Node, Tensor]) -> Lowered | None:
+    """What `node` is when the roots stand for themselves, through views only."""
+    if node in roots:
+        return roots[node]
+    if node.op != "call_function" or not node.args or not isinstance(node.args[0], Node):
+        return None
+    base = _follow(node.args[0], roots)
+    if node.target is operator.getitem:
+        return base[node.args[1]] if isinstance(base, tuple) else None  # type: ignore[index]
+    rule = LOWERINGS.get(str(node.target))
+    if rule is None or rule.kind != "view" or not isinstance(base, Tensor):
+        return None
+    op = node.target
+    bound = bind(op, (base, *node.args[1:]), node.kwargs)  # type: ignore[arg-type]
+    found: Lowered = rule.function(**arguments_for(rule.function, op, bound))  # type: ignore[arg-type]
+    return found
+
+
+def _settled(b: Builder, node: Node, env: Env, changing: set[Buffer], own: Buffer) -> Tensor:
+    """The new value of the input `own`, copied if it reads an input that changes."""
+    t = env[node]
+    if not isinstance(t, Tensor) or t.shape != own.shape:
+        raise LoweringError("W201", f"{node.name} has not the shape of the input it updates")
+    if t.buffer in changing and not (t.buffer is own and t.whole):
+        b.begin(node.name, b.origins, ())
+        return b.copy(t, None, "new")
+    return t
+
+
+def _write_back(b: Builder, news: list[tuple[Buffer, Tensor]]) -> None:
+    for own, new in news:
+        if new.buffer is own:
+            continue
+        if not own.dtype.computed or not disjoint(own.shape, own.strides):
+            raise LoweringError("W201", f"input {own.name} cannot be written by a nest")
+        b.begin(own.name, b.origins, ())
+        b.store(whole(own), own.shape, _same, new.load)
+
+
+def _same(idx: Idx) -> Idx:
+    return idx

@@ -1,0 +1,192 @@
+"""Normalisations: layer, group, batch and root mean square."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchweld.base.errors import LoweringError
+from torchweld.ir.dtype import DType
+from torchweld.ir.expr import ZERO, as_expr
+from torchweld.lower.builder import Builder
+from torchweld.lower.reduce import Over, Read, moments, read_as
+from torchweld.lower.registry import reduction
+from torchweld.lower.tensor import Idx, Tensor, numel
+from torchweld.lower.value import Val, rsqrt
+from torchweld.lower.views import reshaped
+
+
+def _last(x: Tensor, count: int) -> Over:
+    """A reduction over the last `count` dimensions that keeps them with size 1."""
+    rank = len(x.shape)
+    return Over(x.shape, frozenset(range(rank - count, rank)), True)
+
+
+def _result(b: Builder, t: Tensor, k: int) -> Tensor:
+    """`t` as the node's k-th result: reshaped, and copied only if layout or dtype differ."""
+    spec = b.specs[k]
+    t = reshaped(t, spec.shape)
+    if t.whole and t.dtype is spec.dtype and t.buffer.strides == spec.strides:
+        return t
+    return b.emit(t.load, spec, f"result{k}")
+
+
+def _affine(v: Val, idx: Idx, weight: Tensor | None, bias: Tensor | None) -> Val:
+    """v * weight + bias, both optional, at `idx` of them."""
+    if weight is not None:
+        v = v * weight.load(idx).to(v.dtype)
+    return v if bias is None else v + bias.load(idx).to(v.dtype)
+
+
+def _spread(b: Builder, read: Read, o: Over, eps: float) -> tuple[Tensor, Tensor]:
+    """Kept-dim mean and 1 / sqrt(variance + eps)."""
+    center, squares = moments(b, read, o)
+    scale = b.temp(lambda idx: rsqrt(squares.load(idx) / o.count + eps), squares, squares.dtype,
+                   "rstd")  # fmt: skip
+    return center, scale
+
+
+@reduction("aten.native_layer_norm.default")
+def layer_norm(b: Builder, x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None,
+               bias: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """(x - mean) / sqrt(var + eps) * weight + bias over the last dimensions; mean; 1 / std."""
+    count = len(normalized_shape)
+    o = _last(x, count)
+    read = read_as(x, x.dtype)
+    center, scale = _spread(b, read, o, eps)
+
+    def body(idx: Idx) -> Val:
+        row = o.row(idx)
+        v = (read(idx) - center.load(row)) * scale.load(row)
+        return _affine(v, idx[len(idx) - count :], weight, bias)
+
+    return b.emit(body), _result(b, center, 1), _result(b, scale, 2)
+
+
+@reduction("aten._fused_rms_norm.default")
+def rms_norm(b: Builder, x: Tensor, normalized_shape: Sequence[int], weight: Tensor | None,
+             eps: float | None) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """x / sqrt(mean(x * x) + eps) * weight over the last dimensions; the reciprocal root."""
+    count = len(normalized_shape)
+    o = _last(x, count)
+    read = read_as(x, x.dtype)
+    epsilon = _EPSILON[x.dtype.compute] if eps is None else eps
+    total = b.reduce("sum", x.shape, tuple(o.dims), lambda i: read(i) * read(i), part="squares")
+    scale = b.temp(lambda i: rsqrt(total.load(i) / o.count + epsilon), total, total.dtype, "rstd")
+
+    def body(idx: Idx) -> Val:
+        return _affine(read(idx) * scale.load(o.row(idx)), idx[len(idx) - count :], weight, None)
+
+    return b.emit(body), _result(b, scale, 1)
+
+
+_EPSILON = {DType.F32: 1.1920928955078125e-07, DType.F64: 2.220446049250313e-16}
+
+
+@reduction("aten.native_group_norm.default")
+def group_norm(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None, N: int, C: int,
+               HxW: int, group: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Layer norm over the channels of each group and all positions; weight, bias per channel."""
+    each = C // group
+    grouped = reshaped(x, tuple(as_expr(n) for n in (N, group, each, HxW)))
+    o = _last(grouped, 2)
+    center, scale = _spread(b, read_as(grouped, x.dtype), o, eps)
+    read = read_as(x, x.dtype)
+
+    def body(idx: Idx) -> Val:
+        row = (idx[0], idx[1] // each, ZERO, ZERO)
+        return _affine((read(idx) - center.load(row)) * scale.load(row), idx[1:2], weight, bias)
+
+    return b.emit(body), _result(b, center, 1), _result(b, scale, 2)
+
+
+def _channels(x: Tensor) -> Over:
+    """Every dimension but the channels (dimension 1)."""
+    return Over(x.shape, frozenset(range(len(x.shape))) - {1}, False)
+
+
+@reduction("aten._native_batch_norm_legit_no_training.default")
+def batch_norm_inference(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
+                         running_mean: Tensor, running_var: Tensor, momentum: float,
+                         eps: float) -> tuple[Tensor, ...]:  # fmt: skip
+    """(x - running mean) / sqrt(running variance + eps) * weight + bias; two empty results."""
+    read = read_as(x, x.dtype)
+
+    def body(idx: Idx) -> Val:
+        v = read(idx)
+        c = idx[1:2]
+        # the factor of a channel first: fused loops compute it once per channel
+        factor = rsqrt(running_var.load(c).to(v.dtype) + eps)
+        if weight is not None:
+            factor = factor * weight.load(c).to(v.dtype)
+        return _affine((v - running_mean.load(c).to(v.dtype)) * factor, c, None, bias)
+
+    rest = tuple(b.emit(lambda idx: running_mean.load(idx), s, f"unused{k}")
+                 for k, s in enumerate(b.specs) if k and numel(s.shape) == 0)  # fmt: skip
+    if len(rest) != len(b.specs) - 1:
+        raise LoweringError("W202", "batch norm statistics of an unknown shape")
+    return (b.emit(body), *rest)
+
+
+@reduction("aten.native_batch_norm.default")
+def native_batch_norm(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
+                      running_mean: Tensor | None, running_var: Tensor | None, training: bool,
+                      momentum: float, eps: float) -> tuple[Tensor, ...]:  # fmt: skip
+    if training:
+        raise LoweringError("W201", "batch norm that updates its statistics in place")
+    if running_mean is None or running_var is None:
+        raise LoweringError("W202", "batch norm without statistics")
+    return batch_norm_inference(b, x, weight, bias, running_mean, running_var, momentum, eps)
+
+
+@reduction("aten._native_batch_norm_legit.no_stats")
+def batch_norm_own(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
+                   training: bool, momentum: float, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch norm by the batch's own statistics; their mean and 1 / std."""
+    center, scale, _ = _batch_statistics(b, x, eps)
+    out = _batch_normal(b, x, weight, bias, center, scale)
+    return out, _result(b, center, 1), _result(b, scale, 2)
+
+
+@reduction("aten._native_batch_norm_legit_functional.default")
+def batch_norm_functional(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
+                          running_mean: Tensor, running_var: Tensor, training: bool,
+                          momentum: float, eps: float) -> tuple[Tensor, ...]:  # fmt: skip
+    """As `batch_norm_own`, and the updated running mean and (unbiased) variance."""
+    if not training:
+        raise LoweringError("W202", "functional batch norm in inference")
+    center, scale, squares = _batch_statistics(b, x, eps)
+    out = _batch_normal(b, x, weight, bias, center, scale)
+    freedom = _channels(x).count - 1
+
+    def new_mean(idx: Idx) -> Val:
+        m = center.load(idx)
+        return running_mean.load(idx).to(m.dtype) * (1 - momentum) + m * momentum
+
+    def new_var(idx: Idx) -> Val:
+        v = squares.load(idx) / freedom
+        return running_var.load(idx).to(v.dtype) * (1 - momentum) + v * momentum
+
+    return (out, _result(b, center, 1), _result(b, scale, 2),
+            b.emit(new_mean, b.specs[3], "running_mean"),
+            b.emit(new_var, b.specs[4], "running_var"))  # fmt: skip
+
+
+def _batch_statistics(b: Builder, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, 1 / std and sum of squared distances of each channel, all of shape [C]."""
+    o = _channels(x)
+    center, squares = moments(b, read_as(x, x.dtype), o)
+    scale = b.temp(lambda idx: rsqrt(squares.load(idx) / o.count + eps), squares, squares.dtype,
+                   "rstd")  # fmt: skip
+    channels = (x.shape[1],)
+    return tuple(reshaped(t, channels) for t in (center, scale, squares))  # type: ignore[return-value]
+
+
+def _batch_normal(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
+                  center: Tensor, scale: Tensor) -> Tensor:  # fmt: skip
+    read = read_as(x, x.dtype)
+
+    def body(idx: Idx) -> Val:
+        c = idx[1:2]
+        return _affine((read(idx) - center.load(c)) * scale.load(c), c, weight, bias)
+
+    return b.emit(body)

@@ -1,0 +1,143 @@
+"""lower: functional ATen FX graph -> LoopGraph."""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch._ops import OpOverload
+from torch.fx import Node
+
+from torchweld.base.errors import InternalError, LoweringError
+from torchweld.base.events import emit
+from torchweld.base.loc import NOWHERE, Loc
+from torchweld.ir.expr import as_expr
+from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair
+from torchweld.ir.loop import Buffer, LoopGraph, View
+from torchweld.lower import tables
+from torchweld.lower.builder import Builder
+from torchweld.lower.elementwise import lower_pointwise
+from torchweld.lower.fallback import Env, Lowered, lower_extern
+from torchweld.lower.finish import finish
+from torchweld.lower.registry import Rule, arguments_for, bind
+from torchweld.lower.tensor import Spec, Tensor, spec_of, whole
+
+
+def lower(pair: GraphPair) -> LoopGraph:
+    """The program of `pair.forward` as loop nests and ATen calls, in the graph's order.
+
+    Errors: LoweringError when a node can be expressed neither as a nest nor as an Extern; the
+    caller then runs the ATen graph.
+    """
+    b = Builder()
+    env: Env = {}
+    inputs: list[Buffer] = []
+    outputs: tuple[View | None, ...] | None = None
+    for node in pair.forward.nodes:
+        b.begin(node.name, (str(node.meta.get(ORIGIN) or node.name),), ())
+        if node.op == "placeholder":
+            inputs.append(_input(b, node))
+            env[node] = whole(inputs[-1])
+        elif node.op == "output":
+            outputs = finish(b, pair, node, env, inputs)
+        elif node.op == "call_function":
+            env[node] = _call(b, node, env)
+        else:
+            raise LoweringError("W201", f"{node.op} node {node.name}", at=_loc(node))
+    if outputs is None:
+        raise LoweringError("W201", "graph without an output node")
+    return LoopGraph(tuple(inputs), tuple(b.nodes), outputs)
+
+
+def _input(b: Builder, node: Node) -> Buffer:
+    val = node.meta.get(VAL)
+    if not isinstance(val, torch.Tensor):
+        raise LoweringError("W201", f"input {node.name} is not a tensor", at=_loc(node))
+    return b.buffer(spec_of(val), "", "input", as_expr(int(val.storage_offset())))
+
+
+def _call(b: Builder, node: Node, env: Env) -> Lowered:
+    """The value of a call: by its rule, else by ATen."""
+    if node.target is operator.getitem:
+        source, k = node.args
+        assert isinstance(source, Node) and isinstance(k, int)
+        return env[source][k]  # type: ignore[index]
+    op = node.target
+    if not isinstance(op, OpOverload):
+        raise LoweringError("W201", f"call of {op}", at=_loc(node))
+    rule, copies = tables.rule_for(str(op))
+    mark = len(b.nodes)
+    why = "no lowering"
+    if rule is not None:
+        try:
+            b.begin(node.name, b.origins, _specs(node))
+            b.used = _used(node)
+            return _apply(b, rule, copies, node, env)
+        except LoweringError as error:
+            del b.nodes[mark:]
+            why = error.why
+    emit("loop", "extern", f"{op} runs in ATen: {why}", op=str(op), node=node.name, why=why)
+    try:
+        return lower_extern(b, node, env)
+    except LoweringError as error:
+        raise LoweringError(error.code, f"{op}: {error.why}", at=_loc(node)) from None
+
+
+def _specs(node: Node) -> tuple[Spec, ...]:
+    val = node.meta.get(VAL)
+    vals = val if isinstance(val, tuple | list) else (val,)
+    return tuple(spec_of(v) for v in vals if isinstance(v, torch.Tensor))
+
+
+def _used(node: Node) -> frozenset[int]:
+    """The numbers of the results that other nodes read."""
+    return frozenset(u.args[1] if u.target is operator.getitem else 0  # type: ignore[misc]
+                     for u in node.users)  # fmt: skip
+
+
+def _apply(b: Builder, rule: Rule, copies: bool, node: Node, env: Env) -> Lowered:
+    op = node.target
+    assert isinstance(op, OpOverload)
+    args = tuple(_lowered(a, env) for a in node.args)
+    kwargs = {k: _lowered(a, env) for k, a in node.kwargs.items()}
+    bound = bind(op, args, kwargs)
+    if rule.kind == "pointwise":
+        vals = bind(op, _fakes(node.args), {k: _fakes((v,))[0] for k, v in node.kwargs.items()})
+        return lower_pointwise(b, rule, op, bound, vals)
+    given = arguments_for(rule.function, op, bound)
+    if rule.kind != "view":
+        return _agrees(rule.function(b, **given), b, op)
+    found = _agrees(rule.function(**given), b, op)
+    if not copies:
+        return found
+    parts = (found,) if isinstance(found, Tensor) else found
+    own = tuple(b.emit(t.load, s) for t, s in zip(parts, b.specs, strict=True)
+                if isinstance(t, Tensor))  # fmt: skip
+    return own[0] if isinstance(found, Tensor) else own
+
+
+def _agrees(found: Lowered, b: Builder, op: OpOverload) -> Lowered:
+    """`found`, after checking its shapes and dtypes against the metadata."""
+    tensors = found if isinstance(found, tuple) else (found,)
+    for t, spec in zip(tensors, b.specs, strict=False):
+        if isinstance(t, Tensor) and (t.shape, t.dtype) != (spec.shape, spec.dtype):
+            raise InternalError(f"{op} was lowered to {t.dtype}{list(t.shape)}, "
+                                f"not {spec.dtype}{list(spec.shape)}")  # fmt: skip
+    return found
+
+
+def _lowered(a: object, env: Env) -> object:
+    if isinstance(a, Node):
+        return env[a]
+    if isinstance(a, tuple | list):
+        return [_lowered(x, env) for x in a]
+    return a
+
+
+def _fakes(args: tuple[object, ...]) -> tuple[object, ...]:
+    return tuple(a.meta.get(VAL) if isinstance(a, Node) else a for a in args)
+
+
+def _loc(node: Node) -> Loc:
+    found = node.meta.get(LOC)
+    return found if isinstance(found, Loc) else NOWHERE

@@ -1,0 +1,360 @@
+/* The native driver: walks a launch list. Executable(...)(*inputs) -> tuple of outputs.
+ *
+ * A call takes a Frame (the arena and what was allocated around it), runs the steps, wraps the
+ * outputs and gives the frame back. Steps need the interpreter only where they make or call Python
+ * objects, so it is left at the first step that is worth a team of threads and taken back when a
+ * step or the end of the call needs it.
+ */
+#include "_driver.h"
+
+#include <stddef.h>
+
+/* ---------------------------------------------------------------- dispatch state */
+
+/* Calls run below autograd and autocast, as captured graphs contain what those would have added.
+ * ADInplaceOrView stays: it is what advances version counters. */
+typedef struct {
+    int grad;
+    unsigned keys;
+} Guard;
+
+static Guard guard_enter(void)
+{
+    Guard g = {torch.grad_enabled(), 0};
+    if (g.grad)
+        torch.set_grad_enabled(false);
+    for (int i = 0; i < torch.n_keys; i++)
+        if (!torch.key_excluded(torch.keys[i])) {
+            torch.set_key_excluded(torch.keys[i], true);
+            g.keys |= 1u << i;
+        }
+    return g;
+}
+
+static void guard_leave(Guard g)
+{
+    for (int i = 0; i < torch.n_keys; i++)
+        if (g.keys >> i & 1)
+            torch.set_key_excluded(torch.keys[i], false);
+    if (g.grad)
+        torch.set_grad_enabled(true);
+}
+
+/* ---------------------------------------------------------------- steps */
+
+static int bind_inputs(Executable *x, Frame *f, PyObject *const *inputs)
+{
+    for (int i = 0; i < x->n_inputs; i++) {
+        if (!PyObject_TypeCheck(inputs[i], torch.tensor_type)) {
+            PyErr_Format(PyExc_TypeError, "input %d is %s, not a tensor", i,
+                         Py_TYPE(inputs[i])->tp_name);
+            return -1;
+        }
+        f->handles[i] = handle_of(inputs[i]);
+        if (x->verify && !fits(&x->specs[i], f->handles[i])) {
+            PyErr_Format(torch.internal_error, "input %d is not what was compiled for: %R", i,
+                         inputs[i]);
+            return -1;
+        }
+        if (frame_pointer(x, f, i) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int launch(Frame *f, Step *s, PyThreadState **saved)
+{
+    for (int i = 0; i < s->n_args; i++)
+        f->gather[i] = f->pointers[s->args[i]];
+    if (s->busy)
+        leave_gil(saved);
+    if (!run_kernel(s->kernel, f->gather, s->extent, s->grain))
+        return 0;
+    take_gil(saved);
+    PyErr_Format(PyExc_IndexError, "index out of range in a compiled kernel (%U)", s->name);
+    return -1;
+}
+
+static int view(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved)
+{
+    int n = s->tensor;
+    Spec *spec = &x->specs[n];
+    if (s->tracked) {
+        take_gil(saved);
+        PyObject *source = frame_object(f, inputs, x->n_inputs, s->source);
+        PyObject *made = source ? PyObject_CallFunction(x->view, "Oii", source, n, s->source) : NULL;
+        if (!made)
+            return -1;
+        f->objects[n] = made;
+        f->handles[n] = handle_of(made);
+        return frame_pointer(x, f, n);
+    }
+    int64_t shift = spec->offset - x->specs[s->source].offset;
+    Handle source = f->handles[s->source];
+    if (!source ||
+        torch.reinterpret(source, spec->ndim, spec->sizes, spec->strides, shift, &f->handles[n])) {
+        take_gil(saved);
+        PyErr_Format(torch.internal_error, "tensor %d cannot be a view of tensor %d", n, s->source);
+        return -1;
+    }
+    f->owned[n] = 1;
+    return frame_pointer(x, f, n);
+}
+
+static int run_steps(Executable *x, Frame *f, PyObject *const *inputs, PyThreadState **saved)
+{
+    for (int i = 0; i < x->n_steps; i++) {
+        Step *s = &x->steps[i];
+        int status = 0;
+        switch (s->kind) {
+        case S_LAUNCH:
+            status = launch(f, s, saved);
+            break;
+        case S_CALL:
+            status = call_step(x, f, s, inputs, saved);
+            break;
+        case S_ALLOC:
+            status = frame_alloc(x, f, s->tensor);
+            break;
+        case S_VIEW:
+            status = view(x, f, s, inputs, saved);
+            break;
+        case S_DROP:
+            if (s->tensor >= x->n_inputs && x->specs[s->tensor].place != ARENA)
+                frame_drop(x, f, s->tensor);
+            break;
+        }
+        if (status < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* ---------------------------------------------------------------- the call */
+
+static PyObject *output(Executable *x, Frame *f, PyObject *const *inputs, int n)
+{
+    if (n < 0)
+        Py_RETURN_NONE;
+    if (n < x->n_inputs)
+        return Py_NewRef(inputs[n]);
+    if (!f->objects[n]) {
+        if (!f->handles[n]) {
+            PyErr_Format(torch.internal_error, "output tensor %d was never made", n);
+            return NULL;
+        }
+        Handle h = f->handles[n];
+        f->owned[n] = 0;
+        f->handles[n] = NULL;
+        f->objects[n] = torch_wrap(h);
+    }
+    return Py_XNewRef(f->objects[n]);
+}
+
+static PyObject *outputs_of(Executable *x, Frame *f, PyObject *const *inputs)
+{
+    PyObject *result = PyTuple_New(x->n_outputs);
+    for (int i = 0; result && i < x->n_outputs; i++) {
+        PyObject *made = output(x, f, inputs, x->outputs[i]);
+        if (!made)
+            Py_CLEAR(result);
+        else
+            PyTuple_SET_ITEM(result, i, made);
+    }
+    return result;
+}
+
+static int bump_versions(Executable *x, PyObject *const *inputs)
+{
+    PyObject *list = PyList_New(x->n_mutated);
+    if (!list)
+        return -1;
+    for (int i = 0; i < x->n_mutated; i++)
+        PyList_SET_ITEM(list, i, Py_NewRef(inputs[x->mutated[i]]));
+    PyObject *done = PyObject_CallOneArg(x->bump, list);
+    Py_DECREF(list);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+static PyObject *executable_call(PyObject *self, PyObject *const *inputs, size_t nargsf,
+                                 PyObject *kwnames)
+{
+    Executable *x = (Executable *)self;
+    Py_ssize_t n = PyVectorcall_NARGS(nargsf);
+    if (n != x->n_inputs || (kwnames && PyTuple_GET_SIZE(kwnames)))
+        return PyErr_Format(PyExc_TypeError, "expected %d tensors, got %zd%s", x->n_inputs, n,
+                            kwnames ? " and keywords" : "");
+    Frame *f = frame_take(x, torch.inference_mode());
+    if (!f)
+        return NULL;
+    Py_INCREF(self);  /* an operator written in Python may drop the caller's last reference */
+    PyObject *result = NULL;
+    PyThreadState *saved = NULL;
+    Guard guard = {0, 0};
+    if (x->guarded)
+        guard = guard_enter();
+    int status = bind_inputs(x, f, inputs);
+    if (status == 0)
+        status = run_steps(x, f, inputs, &saved);
+    take_gil(&saved);
+    if (x->guarded)
+        guard_leave(guard);
+    if (status == 0 && x->n_mutated)
+        status = bump_versions(x, inputs);
+    if (status == 0)
+        result = outputs_of(x, f, inputs);
+    if (result) {
+        frame_give(x, f);
+    } else {
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        frame_give(x, f);
+        PyErr_Restore(type, value, trace);
+    }
+    x->n_calls++;
+    Py_DECREF(self);
+    return result;
+}
+
+/* ---------------------------------------------------------------- the type */
+
+static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *program, *specs, *steps, *outputs, *mutated, *settle, *view_, *bump;
+    int n_inputs, n_groups, verify;
+    long long arena;
+    if (!torch.tensor_type)
+        return PyErr_Format(PyExc_RuntimeError, "init was not called");
+    if (!PyArg_ParseTuple(args, "OiiLO!O!O!O!OOOp", &program, &n_inputs, &n_groups, &arena,
+                          &PyTuple_Type, &specs, &PyTuple_Type, &steps, &PyTuple_Type, &outputs,
+                          &PyTuple_Type, &mutated, &settle, &view_, &bump, &verify))
+        return NULL;
+    Executable *x = (Executable *)type->tp_alloc(type, 0);
+    if (!x)
+        return NULL;
+    pthread_mutex_init(&x->mutex, NULL);
+    x->vectorcall = executable_call;
+    x->program = Py_NewRef(program);
+    x->settle = Py_NewRef(settle);
+    x->view = Py_NewRef(view_);
+    x->bump = Py_NewRef(bump);
+    x->n_inputs = n_inputs;
+    x->n_groups = n_groups;
+    x->arena_bytes = arena;
+    x->verify = verify;
+    if (build_rows(x, specs, steps, outputs, mutated) < 0) {
+        Py_DECREF(x);
+        return NULL;
+    }
+    return (PyObject *)x;
+}
+
+static PyObject *executable_trim(PyObject *self, PyObject *unused)
+{
+    Executable *x = (Executable *)self;
+    pthread_mutex_lock(&x->mutex);
+    Frame *f = x->idle;
+    x->idle = NULL;
+    pools_clear(x);
+    pthread_mutex_unlock(&x->mutex);
+    if (f)
+        frame_free(x, f);
+    Py_RETURN_NONE;
+}
+
+static int executable_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    Executable *x = (Executable *)self;
+    Py_VISIT(x->program);
+    Py_VISIT(x->settle);
+    Py_VISIT(x->view);
+    Py_VISIT(x->bump);
+    return 0;
+}
+
+static void executable_dealloc(PyObject *self)
+{
+    Executable *x = (Executable *)self;
+    PyObject_GC_UnTrack(self);
+    if (x->specs && x->pools)
+        pools_clear(x);
+    if (x->idle)
+        frame_free(x, x->idle);
+    free_rows(x);
+    Py_CLEAR(x->program);
+    Py_CLEAR(x->settle);
+    Py_CLEAR(x->view);
+    Py_CLEAR(x->bump);
+    pthread_mutex_destroy(&x->mutex);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *get_driver(PyObject *self, void *unused)
+{
+    return PyUnicode_FromString("native");
+}
+
+static PyObject *get_program(PyObject *self, void *unused)
+{
+    return Py_NewRef(((Executable *)self)->program);
+}
+
+static PyObject *get_counts(PyObject *self, void *unused)
+{
+    Executable *x = (Executable *)self;
+    return Py_BuildValue("KK", (unsigned long long)x->n_calls, (unsigned long long)x->n_reused);
+}
+
+static PyMethodDef executable_methods[] = {
+    {"trim", executable_trim, METH_NOARGS, "Give back the memory kept between calls."},
+    {NULL},
+};
+
+static PyGetSetDef executable_getset[] = {
+    {"driver", get_driver, NULL, "\"native\"", NULL},
+    {"program", get_program, NULL, "The Program that this runs.", NULL},
+    {"counts", get_counts, NULL, "(calls, outputs placed in pooled memory)", NULL},
+    {NULL},
+};
+
+static PyTypeObject executable_type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "torchweld.runtime._driver.Executable",
+    .tp_basicsize = sizeof(Executable),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
+    .tp_doc = "A compiled launch list. Called with its input tensors; gives a tuple of outputs.",
+    .tp_vectorcall_offset = offsetof(Executable, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = executable_new,
+    .tp_dealloc = executable_dealloc,
+    .tp_traverse = executable_traverse,
+    .tp_methods = executable_methods,
+    .tp_getset = executable_getset,
+};
+
+static PyMethodDef module_methods[] = {
+    {"init", torch_init, METH_VARARGS, "Find torch's entry points; the names not found."},
+    {"describe", torch_describe, METH_O, "A tensor as the driver reads it (self-test)."},
+    {"make", torch_make, METH_VARARGS, "A fresh uint8 tensor (self-test)."},
+    {"calibrate", torch_calibrate, METH_VARARGS, "Learn how owners of a storage are counted."},
+    {NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "torchweld.runtime._driver",
+    .m_doc = "The native driver of launch lists.",
+    .m_size = -1,
+    .m_methods = module_methods,
+};
+
+PyMODINIT_FUNC PyInit__driver(void)
+{
+    if (PyType_Ready(&executable_type) < 0)
+        return NULL;
+    PyObject *m = PyModule_Create(&module);
+    if (m && PyModule_AddObjectRef(m, "Executable", (PyObject *)&executable_type) < 0)
+        Py_CLEAR(m);
+    return m;
+}

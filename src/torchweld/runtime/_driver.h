@@ -1,0 +1,255 @@
+/* What the parts of the native driver share: torch's entry points and the compiled launch list.
+ *
+ * Nothing here includes a torch header: every entry point is found by name at run time, so that one
+ * built extension serves several torch versions. A name that is missing switches off what needs it.
+ */
+#ifndef WELD_DRIVER_H
+#define WELD_DRIVER_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* An AtenTensorHandle: the address of an at::Tensor, which is one word that points to the
+ * TensorImpl. A Python tensor holds such a word, so its address serves as a borrowed handle. */
+typedef void *Handle;
+
+/* ---------------------------------------------------------------- torch.c */
+
+typedef struct Torch {
+    /* required */
+    int32_t (*get_data_ptr)(Handle, void **);
+    int32_t (*get_dim)(Handle, int64_t *);
+    int32_t (*get_sizes)(Handle, int64_t **);
+    int32_t (*get_strides)(Handle, int64_t **);
+    int32_t (*get_storage_offset)(Handle, int64_t *);
+    int32_t (*get_dtype)(Handle, int32_t *);
+    int32_t (*get_device_type)(Handle, int32_t *);
+    int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t,
+                             Handle *);
+    int32_t (*alloc_from_pool)(Handle, int64_t, int32_t, int64_t, const int64_t *, const int64_t *,
+                               Handle *);
+    int32_t (*reinterpret)(Handle, int64_t, const int64_t *, const int64_t *, int64_t, Handle *);
+    int32_t (*new_handle)(Handle, Handle *);
+    int32_t (*delete_handle)(Handle);
+    int32_t (*clone_strided)(Handle, Handle *);
+    int32_t (*is_defined)(Handle, bool *);
+    bool (*grad_enabled)(void);
+    void (*set_grad_enabled)(bool);
+    bool (*key_excluded)(uint16_t);
+    void (*set_key_excluded)(uint16_t, bool);
+    bool (*inference_mode)(void);
+    /* optional */
+    PyObject *(*wrap)(Handle);            /* new Python tensor sharing the TensorImpl */
+    int32_t (*call)(const char *, const char *, uint64_t *);
+    int32_t (*new_list)(size_t, void **);
+    int32_t (*push_back)(void *, uint64_t);
+    int32_t (*new_box)(uint64_t **);
+    void *(*operator_new)(size_t);
+    int32_t (*new_string)(const char *, size_t, void **);
+    int32_t (*num_threads_shim)(uint32_t *);
+    int (*num_threads)(void);
+    int (*omp_max_threads)(void);
+    int (*omp_in_parallel)(void);
+    int (*omp_thread_num)(void);
+    int (*omp_num_threads)(void);
+    void (*gomp_parallel)(void (*)(void *), void *, unsigned, unsigned);
+    int32_t (*into[4])(void);             /* mm, bmm, addmm, baddbmm, writing to a given tensor */
+
+    PyObject *wrap_stolen;                /* slower way to make a Python tensor of a handle */
+    PyTypeObject *tensor_type;
+    PyObject *internal_error;             /* torchweld's InternalError */
+    Py_ssize_t handle_offset;             /* of the word inside a Python tensor */
+    int32_t cpu;                          /* device type code */
+    int32_t u8;                           /* dtype code */
+    uint16_t keys[16];                    /* dispatch keys that Calls run without */
+    int n_keys;
+    int storage_word;                     /* index in the TensorImpl of its StorageImpl; 0 unknown */
+    uint64_t unique_count;                /* reference word of a StorageImpl with one owner */
+    int huge_pages;                       /* madvise is worth calling */
+} Torch;
+
+extern Torch torch;
+
+PyObject *torch_init(PyObject *self, PyObject *args);
+PyObject *torch_describe(PyObject *self, PyObject *tensor);
+PyObject *torch_make(PyObject *self, PyObject *args);
+PyObject *torch_calibrate(PyObject *self, PyObject *args);
+
+static inline Handle handle_of(PyObject *tensor)
+{
+    return (char *)tensor + torch.handle_offset;
+}
+
+/* A Python tensor for an owned handle. The handle is consumed, also on failure. */
+PyObject *torch_wrap(Handle owned);
+
+/* The word that counts the owners of the tensor's storage, or NULL if that is not known. */
+static inline uint64_t *storage_count(Handle t)
+{
+    if (!torch.storage_word)
+        return NULL;
+    char *storage = (*(char ***)t)[torch.storage_word];
+    return storage ? (uint64_t *)(storage + 8) : NULL;
+}
+
+static inline int storage_unique(Handle t)
+{
+    uint64_t *count = storage_count(t);
+    return count && __atomic_load_n(count, __ATOMIC_ACQUIRE) == torch.unique_count;
+}
+
+/* ---------------------------------------------------------------- parallel.c */
+
+typedef int32_t (*Kernel)(void *const *, int64_t, int64_t);
+
+/* Run [0, extent) in chunks of at least `grain` on torch's threads; 0, or 1 if a chunk said so. */
+int32_t run_kernel(Kernel kernel, void *const *pointers, int64_t extent, int64_t grain);
+
+/* ---------------------------------------------------------------- the launch list */
+
+enum place { INPUT, ARENA, FRESH, EXTERN, VIEW };
+
+typedef struct {
+    int place;
+    int64_t index;        /* input position, or arena byte offset */
+    int32_t dtype;        /* torch's code; -1 unknown */
+    int ndim;
+    int64_t *sizes, *strides;
+    int64_t offset;       /* elements */
+    int64_t bytes;        /* of the span that sizes and strides address */
+    int64_t itemsize;
+    int group;            /* tensors of one group have equal dtype, sizes and strides */
+    char output;          /* escapes the call */
+    char pointer;         /* a kernel wants its address */
+    char handle;          /* an arena tensor that needs a tensor object */
+    char scratch;         /* made by R_INTO and not returned: its memory is used again */
+} Spec;
+
+/* One operator argument. */
+enum arg_kind { A_WORD, A_TENSOR, A_BOX, A_LIST, A_STRING, A_OBJECT };
+typedef struct Arg {
+    int kind;
+    uint64_t word;        /* A_WORD */
+    int tensor;           /* A_TENSOR */
+    int n;                /* A_LIST, A_BOX (one item) */
+    struct Arg *items;
+    PyObject *object;     /* A_OBJECT: the constant; A_STRING: a str that owns `text` */
+    const char *text;
+    Py_ssize_t length;
+} Arg;
+
+enum step_kind { S_ALLOC, S_VIEW, S_LAUNCH, S_CALL, S_DROP };
+enum route { R_PYTHON, R_SHIM, R_INTO };
+
+typedef struct {
+    int kind;
+    int tensor, source;   /* ALLOC, VIEW, DROP */
+    int tracked;          /* VIEW: torch must know that it is one (it aliases an input) */
+    /* LAUNCH */
+    Kernel kernel;
+    int *args;
+    int n_args;
+    int64_t extent, grain;
+    int busy;             /* long enough that other threads should get the interpreter */
+    PyObject *name;       /* LAUNCH: function; CALL: operator */
+    /* CALL */
+    int route, into;
+    const char *op, *overload;
+    Arg *words;           /* R_SHIM: encoded arguments; R_INTO: tensors only */
+    int n_words;
+    int n_returns;        /* values that the operator leaves on the stack */
+    double beta, alpha;
+    PyObject *callable;   /* always there: the fallback of the other routes */
+    Arg *objects;
+    int n_objects;
+    PyObject *kwnames;    /* tuple or NULL */
+    int *results;
+    int n_results;
+} Step;
+
+/* What one call in flight owns; kept between calls for its memory. */
+typedef struct Frame {
+    int inference;        /* made in inference mode: such tensors must not be used outside */
+    Handle arena;
+    char *base;
+    Handle *handles;      /* by tensor number */
+    char *owned;          /* the handle is ours to delete at the end of the call */
+    PyObject **objects;   /* Python tensors made for a number, or NULL */
+    void **pointers;
+    void **gather;        /* pointer array of one launch */
+    uint64_t *stack;      /* of one dispatcher call */
+    Handle *spare;        /* SPARES by group: dropped tensors that nobody else holds */
+} Frame;
+
+#define SPARES 4
+
+/* Storages of large outputs, kept to be used again once the caller has dropped them. */
+typedef struct {
+    Handle holder[2];
+    char inference[2];
+    int next;
+} Pool;
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    PyObject *program;
+    PyObject *settle;     /* (op, tensor, number) -> the tensor in its promised layout */
+    PyObject *view;       /* (source tensor, number, source number) -> as_strided that torch tracks */
+    PyObject *bump;       /* (list of tensors) -> None: advances their version counters */
+    int n_inputs, n_tensors, n_steps, n_outputs, n_groups, n_mutated, verify, guarded;
+    int max_args, max_stack;
+    int64_t arena_bytes;
+    Spec *specs;
+    Step *steps;
+    int *outputs;         /* -1: None */
+    int *mutated;
+    Pool *pools;          /* by tensor number; used for large outputs only */
+    Frame *idle;
+    pthread_mutex_t mutex;
+    uint64_t n_calls, n_reused;
+} Executable;
+
+/* memory.c */
+Frame *frame_take(Executable *x, int inference);
+void frame_give(Executable *x, Frame *f);
+void frame_free(Executable *x, Frame *f);
+int frame_alloc(Executable *x, Frame *f, int n);
+Handle frame_scratch(Executable *x, Frame *f, int n);
+void frame_drop(Executable *x, Frame *f, int n);
+PyObject *frame_object(Frame *f, PyObject *const *inputs, int n_inputs, int n);
+void pools_clear(Executable *x);
+void allocation_failed(Spec *s);
+
+/* Note where a kernel finds tensor n; 0 if no kernel wants it, -1 with an exception on failure. */
+int frame_pointer(Executable *x, Frame *f, int n);
+
+/* Whether a tensor has the dtype, sizes and strides of its spec. */
+int fits(const Spec *s, Handle h);
+
+/* calls.c */
+int call_step(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved);
+static inline void take_gil(PyThreadState **saved)
+{
+    if (*saved) {
+        PyEval_RestoreThread(*saved);
+        *saved = NULL;
+    }
+}
+static inline void leave_gil(PyThreadState **saved)
+{
+    if (!*saved)
+        *saved = PyEval_SaveThread();
+}
+int args_parse(PyObject *rows, Arg **out, int *n);
+void args_free(Arg *args, int n);
+
+/* build.c */
+int build_rows(Executable *x, PyObject *specs, PyObject *steps, PyObject *outputs,
+               PyObject *mutated);
+void free_rows(Executable *x);
+
+#endif

@@ -1,0 +1,264 @@
+/* torch's entry points: found by name, then tested by native.py before anything relies on them. */
+#include "_driver.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+Torch torch;
+
+typedef struct {
+    void *slot;
+    const char *names[4];
+    int required;
+} Row;
+
+#define NEED(field, ...) {&torch.field, {__VA_ARGS__}, 1}
+#define MAY(field, ...) {&torch.field, {__VA_ARGS__}, 0}
+
+static const Row ROWS[] = {
+    NEED(get_data_ptr, "aoti_torch_get_data_ptr"),
+    NEED(get_dim, "aoti_torch_get_dim"),
+    NEED(get_sizes, "aoti_torch_get_sizes"),
+    NEED(get_strides, "aoti_torch_get_strides"),
+    NEED(get_storage_offset, "aoti_torch_get_storage_offset"),
+    NEED(get_dtype, "aoti_torch_get_dtype"),
+    NEED(get_device_type, "aoti_torch_get_device_type"),
+    NEED(empty_strided, "aoti_torch_empty_strided"),
+    NEED(alloc_from_pool, "aoti_torch__alloc_from_pool"),
+    NEED(reinterpret, "aoti_torch__reinterpret_tensor"),
+    NEED(new_handle, "aoti_torch_new_tensor_handle"),
+    NEED(delete_handle, "aoti_torch_delete_tensor_object"),
+    NEED(clone_strided, "aoti_torch_clone_preserve_strides"),
+    NEED(is_defined, "aoti_torch_is_defined"),
+    NEED(grad_enabled, "aoti_torch_grad_mode_is_enabled"),
+    NEED(set_grad_enabled, "aoti_torch_grad_mode_set_enabled"),
+    NEED(key_excluded, "_ZN3c104impl28tls_is_dispatch_key_excludedENS_11DispatchKeyE"),
+    NEED(set_key_excluded, "_ZN3c104impl29tls_set_dispatch_key_excludedENS_11DispatchKeyEb"),
+    NEED(inference_mode, "_ZN3c1013InferenceMode10is_enabledEv"),
+    /* THPVariable_Wrap by const&, && or value. All three receive the address of the at::Tensor; by
+     * value the callee may move out of it, which leaves a handle that is still right to delete. */
+    MAY(wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapON2at10TensorBaseE",
+        "_Z16THPVariable_WrapN2at10TensorBaseE"),
+    MAY(call, "aoti_torch_call_dispatcher"),
+    MAY(new_list, "torch_new_list_reserve_size"),
+    MAY(push_back, "torch_list_push_back"),
+    MAY(new_box, "torch_new_stable_ivalue"),
+    MAY(operator_new, "_Znwm"),
+    MAY(new_string, "torch_new_string_handle"),
+    MAY(num_threads_shim, "torch_get_num_threads"),
+    MAY(num_threads, "_ZN2at15get_num_threadsEv"),
+    MAY(omp_max_threads, "omp_get_max_threads"),
+    MAY(omp_in_parallel, "omp_in_parallel"),
+    MAY(omp_thread_num, "omp_get_thread_num"),
+    MAY(omp_num_threads, "omp_get_num_threads"),
+    MAY(gomp_parallel, "GOMP_parallel"),
+    MAY(into[0], "aoti_torch_cpu_mm_out"),
+    MAY(into[1], "aoti_torch_cpu_bmm_out"),
+    MAY(into[2], "aoti_torch_cpu_addmm_out"),
+    MAY(into[3], "aoti_torch_cpu_baddbmm_out"),
+};
+
+#define N_ROWS ((int)(sizeof ROWS / sizeof *ROWS))
+
+/* Looking a name up in a library also searches what the library was linked with: so the OpenMP
+ * functions that come out of libtorch_cpu are those of the runtime that ATen itself uses. */
+static void *find(void *const *libraries, int n, const char *const *names)
+{
+    for (int k = 0; k < 4 && names[k]; k++)
+        for (int i = 0; i < n; i++) {
+            void *found = libraries[i] ? dlsym(libraries[i], names[k]) : NULL;
+            if (found)
+                return found;
+        }
+    return NULL;
+}
+
+/* The word of the Python tensor that holds `impl`, or 0. */
+static Py_ssize_t find_word(PyObject *object, Py_ssize_t size, uintptr_t impl)
+{
+    for (Py_ssize_t at = sizeof(PyObject); at + (Py_ssize_t)sizeof impl <= size; at += sizeof impl)
+        if (*(uintptr_t *)((char *)object + at) == impl)
+            return at;
+    return 0;
+}
+
+static int read_keys(PyObject *keys)
+{
+    torch.n_keys = 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys) && torch.n_keys < 16; i++) {
+        long key = PyLong_AsLong(PyTuple_GET_ITEM(keys, i));
+        if (key == -1 && PyErr_Occurred())
+            return -1;
+        torch.keys[torch.n_keys++] = (uint16_t)key;
+    }
+    return 0;
+}
+
+/* init(libraries, tensor_type, sample, sample_cdata, keys, wrap_stolen, internal_error, huge) ->
+ * the names that were not found. RuntimeError if a required one is among them. */
+PyObject *torch_init(PyObject *self, PyObject *args)
+{
+    PyObject *paths, *type, *sample, *keys, *stolen, *internal;
+    unsigned long long impl;
+    int huge;
+    if (!PyArg_ParseTuple(args, "O!O!OKO!OOp", &PyTuple_Type, &paths, &PyType_Type, &type, &sample,
+                          &impl, &PyTuple_Type, &keys, &stolen, &internal, &huge))
+        return NULL;
+    void *libraries[4] = {NULL};
+    int n = (int)PyTuple_GET_SIZE(paths) < 4 ? (int)PyTuple_GET_SIZE(paths) : 4;
+    for (int i = 0; i < n; i++) {
+        const char *path = PyUnicode_AsUTF8(PyTuple_GET_ITEM(paths, i));
+        if (!path)
+            return NULL;
+        libraries[i] = dlopen(path, RTLD_NOLOAD | RTLD_LAZY);
+    }
+    PyObject *missing = PyList_New(0);
+    if (!missing)
+        return NULL;
+    for (int i = 0; i < N_ROWS; i++) {
+        void *found = find(libraries, n, ROWS[i].names);
+        memcpy(ROWS[i].slot, &found, sizeof found);
+        if (found)
+            continue;
+        if (ROWS[i].required) {
+            PyErr_Format(PyExc_RuntimeError, "torch has no %s", ROWS[i].names[0]);
+            goto fail;
+        }
+        PyObject *name = PyUnicode_FromString(ROWS[i].names[0]);
+        if (!name || PyList_Append(missing, name) < 0) {
+            Py_XDECREF(name);
+            goto fail;
+        }
+        Py_DECREF(name);
+    }
+    torch.handle_offset = find_word(sample, Py_TYPE(sample)->tp_basicsize, (uintptr_t)impl);
+    if (!torch.handle_offset) {
+        PyErr_SetString(PyExc_RuntimeError, "no TensorImpl word in a Python tensor");
+        goto fail;
+    }
+    if (read_keys(keys) < 0)
+        goto fail;
+    torch.storage_word = 0;
+    torch.huge_pages = huge;
+    Py_XSETREF(torch.wrap_stolen, stolen == Py_None ? NULL : Py_NewRef(stolen));
+    Py_XSETREF(torch.internal_error, Py_NewRef(internal));
+    Py_INCREF(type);
+    Py_XSETREF(torch.tensor_type, (PyTypeObject *)type);
+    if (torch.get_device_type(handle_of(sample), &torch.cpu) != 0 ||
+        torch.get_dtype(handle_of(sample), &torch.u8) != 0) {
+        PyErr_SetString(PyExc_RuntimeError, "the tensor handle does not work");
+        goto fail;
+    }
+    return missing;
+fail:
+    Py_DECREF(missing);
+    return NULL;
+}
+
+PyObject *torch_wrap(Handle owned)
+{
+    if (torch.wrap) {
+        PyObject *made = torch.wrap(owned);
+        torch.delete_handle(owned);
+        return made;
+    }
+    PyObject *capsule = PyCapsule_New(owned, NULL, NULL);
+    if (!capsule) {
+        torch.delete_handle(owned);
+        return NULL;
+    }
+    PyObject *made = PyObject_CallOneArg(torch.wrap_stolen, capsule);
+    Py_DECREF(capsule);
+    return made;
+}
+
+static PyObject *longs(const int64_t *values, int64_t n)
+{
+    PyObject *t = PyTuple_New(n);
+    for (int64_t i = 0; t && i < n; i++) {
+        PyObject *v = PyLong_FromLongLong(values[i]);
+        if (!v)
+            Py_CLEAR(t);
+        else
+            PyTuple_SET_ITEM(t, i, v);
+    }
+    return t;
+}
+
+/* describe(tensor) -> (data_ptr, dtype code, device type code, sizes, strides, storage offset), all
+ * as the driver reads them: what the self-test compares. */
+PyObject *torch_describe(PyObject *self, PyObject *tensor)
+{
+    if (!torch.tensor_type || !PyObject_TypeCheck(tensor, torch.tensor_type))
+        return PyErr_Format(PyExc_TypeError, "not a tensor");
+    Handle h = handle_of(tensor);
+    void *data;
+    int64_t dim, offset, *sizes, *strides;
+    int32_t dtype, device;
+    if (torch.get_data_ptr(h, &data) || torch.get_dim(h, &dim) || torch.get_sizes(h, &sizes) ||
+        torch.get_strides(h, &strides) || torch.get_dtype(h, &dtype) ||
+        torch.get_device_type(h, &device) || torch.get_storage_offset(h, &offset))
+        return PyErr_Format(PyExc_RuntimeError, "torch refused the handle");
+    PyObject *a = longs(sizes, dim), *b = a ? longs(strides, dim) : NULL;
+    PyObject *row = b ? Py_BuildValue("KiiOOL", (unsigned long long)(uintptr_t)data, dtype, device,
+                                      a, b, (long long)offset) : NULL;
+    Py_XDECREF(a);
+    Py_XDECREF(b);
+    return row;
+}
+
+/* make(n) -> a fresh uint8 tensor of n elements, by the way that the driver makes its outputs. */
+PyObject *torch_make(PyObject *self, PyObject *args)
+{
+    long long n;
+    if (!PyArg_ParseTuple(args, "L", &n))
+        return NULL;
+    int64_t size = n, stride = 1;
+    Handle h;
+    if (torch.empty_strided(1, &size, &stride, torch.u8, torch.cpu, 0, &h))
+        return PyErr_NoMemory();
+    return torch_wrap(h);
+}
+
+/* calibrate(tensor, storage_cdata): where a TensorImpl keeps its storage and what the storage's
+ * reference word is while it has one owner. -> (word index, reference word), or None if the layout
+ * is not the one expected; then large outputs are not pooled. */
+PyObject *torch_calibrate(PyObject *self, PyObject *args)
+{
+    PyObject *tensor;
+    unsigned long long storage;
+    if (!PyArg_ParseTuple(args, "OK", &tensor, &storage))
+        return NULL;
+    torch.storage_word = 0;
+    char **impl = *(char ***)handle_of(tensor);
+    for (int i = 1; i < 8 && storage && !torch.storage_word; i++)
+        if ((uintptr_t)impl[i] == storage)
+            torch.storage_word = i;
+    int64_t size = 64, stride = 1;
+    Handle a = NULL, b = NULL, c = NULL;
+    int good = 0;
+    if (!torch.storage_word || torch.empty_strided(1, &size, &stride, torch.u8, torch.cpu, 0, &a) ||
+        torch.empty_strided(1, &size, &stride, torch.u8, torch.cpu, 0, &b))
+        goto done;
+    torch.unique_count = *storage_count(a);
+    good = torch.unique_count == *storage_count(b);
+    /* A second owner must show, and its leaving too; a second handle of the same tensor must not. */
+    good = good && !torch.reinterpret(a, 1, &size, &stride, 0, &c);
+    good = good && storage_count(a) == storage_count(c) && !storage_unique(a);
+    if (c)
+        torch.delete_handle(c);
+    c = NULL;
+    good = good && storage_unique(a);
+    good = good && !torch.new_handle(a, &c) && storage_unique(a);
+done:
+    for (int i = 0; i < 3; i++) {
+        Handle h = i == 0 ? a : i == 1 ? b : c;
+        if (h)
+            torch.delete_handle(h);
+    }
+    if (!good) {
+        torch.storage_word = 0;
+        Py_RETURN_NONE;
+    }
+    return Py_BuildValue("iK", torch.storage_word, (unsigned long long)torch.unique_count);
+}

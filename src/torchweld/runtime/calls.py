@@ -1,0 +1,95 @@
+"""Launch list terms <-> torch objects: dtypes, operators, their arguments and results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch._ops import OpOverload
+
+from torchweld.base.errors import InternalError
+from torchweld.ir.dtype import DType
+from torchweld.ir.program import CallArg, TensorArg, TensorSpec, TorchArg
+
+TORCH_DTYPE = {
+    DType.F64: torch.float64, DType.F32: torch.float32, DType.F16: torch.float16,
+    DType.BF16: torch.bfloat16, DType.I64: torch.int64, DType.I32: torch.int32,
+    DType.I16: torch.int16, DType.I8: torch.int8, DType.U8: torch.uint8, DType.BOOL: torch.bool,
+    DType.C64: torch.complex64, DType.C128: torch.complex128,
+}  # fmt: skip
+
+_CONSTANT_TYPES = {
+    "dtype": torch.dtype,
+    "layout": torch.layout,
+    "memory_format": torch.memory_format,
+}
+
+
+def resolve(op: str) -> OpOverload:
+    """The operator "namespace.name.overload".
+
+    Errors: InternalError if torch has no such operator.
+    """
+    space, _, rest = op.partition(".")
+    name, _, overload = rest.rpartition(".")
+    try:
+        found = getattr(getattr(getattr(torch.ops, space), name), overload)
+    except AttributeError:
+        raise InternalError(f"torch has no operator {op!r}") from None
+    if not isinstance(found, OpOverload):
+        raise InternalError(f"{op!r} is not an operator overload")
+    return found
+
+
+def constant(arg: TorchArg) -> object:
+    """The torch object that a TorchArg names."""
+    if arg.kind == "device":
+        return torch.device(arg.name)
+    value = getattr(torch, arg.name.removeprefix("torch."), None)
+    if arg.kind not in _CONSTANT_TYPES or not isinstance(value, _CONSTANT_TYPES[arg.kind]):
+        raise InternalError(f"no torch constant {arg.kind} {arg.name!r}")
+    return value
+
+
+def decode(arg: CallArg, tensor: Callable[[int], object]) -> object:
+    """The value of an argument, with `tensor` answering for tensor numbers."""
+    if isinstance(arg, TensorArg):
+        return tensor(arg.tensor)
+    if isinstance(arg, TorchArg):
+        return constant(arg)
+    return [decode(a, tensor) for a in arg] if isinstance(arg, tuple) else arg
+
+
+def tensors_in(result: object) -> Iterator[torch.Tensor]:
+    """The tensors that an operator returned, lists expanded, in order."""
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (tuple, list)):
+        for part in result:
+            yield from tensors_in(part)
+
+
+def same_strides(sizes: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether both strides address the same elements (axes of one element do not count)."""
+    return 0 in sizes or all(
+        p == q for n, p, q in zip(sizes, a, b, strict=True) if n > 1
+    )  # fmt: skip
+
+
+def promised(op: str, t: torch.Tensor, spec: TensorSpec, verify: bool) -> torch.Tensor:
+    """The tensor in the layout of its spec: itself, or a copy if the strides differ.
+
+    The storage offset does not matter: kernels get pointers with the offset applied, and views are
+    taken relative to the source.
+    Errors: InternalError if shape or dtype differ; under verify also if the strides do.
+    """
+    dtype = TORCH_DTYPE.get(spec.dtype, t.dtype)
+    if tuple(t.shape) != spec.sizes or t.dtype != dtype:
+        raise InternalError(
+            f"{op} gave {t.dtype} {tuple(t.shape)}, the launch list says {dtype} {spec.sizes}"
+        )
+    if same_strides(spec.sizes, t.stride(), spec.strides):
+        return t
+    if verify:
+        raise InternalError(f"{op} gave strides {t.stride()}, not {spec.strides}")
+    return torch.empty_strided(spec.sizes, spec.strides, dtype=t.dtype, device=t.device).copy_(t)

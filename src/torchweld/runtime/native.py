@@ -1,0 +1,260 @@
+"""Program -> native Executable: tests the C driver against this torch, and writes its rows."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchweld.base.errors import InternalError
+from torchweld.ir.program import (
+    Alloc,
+    Call,
+    Drop,
+    Launch,
+    MakeView,
+    Program,
+    TensorArg,
+    TensorSpec,
+)
+from torchweld.runtime import routes
+from torchweld.runtime.calls import TORCH_DTYPE, promised, resolve
+from torchweld.runtime.python_driver import bump_versions, mutated_inputs, view_offset
+
+try:
+    from torchweld.runtime import _driver
+except ImportError as error:  # built without a C compiler
+    _driver = None  # type: ignore[assignment]
+    _why_missing = str(error)
+
+_PLACES = ("input", "arena", "fresh", "extern", "view")
+_ALLOC, _VIEW, _LAUNCH, _CALL, _DROP = range(5)
+_LIBRARIES = ("libtorch_cpu.so", "libtorch_python.so", "libc10.so", "libtorch.so")
+# What captured graphs already contain, so that calls must not add it again.
+_KEYS = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor")
+_BUSY_ELEMENTS = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """The driver after its self-test: what it cannot do here, and torch's code of every dtype."""
+
+    missing: frozenset[str]
+    pooled: bool
+    codes: Mapping[torch.dtype, int]
+
+
+@functools.lru_cache(maxsize=1)
+def native() -> Native | str:
+    """The native driver, or why it is not available. Runs the self-test once."""
+    if _driver is None:
+        return f"the extension is not built: {_why_missing}"
+    try:
+        return _start()
+    except (RuntimeError, TypeError, AttributeError, OSError) as error:
+        return f"self-test: {error}"
+
+
+def _start() -> Native:
+    folder = Path(torch.__file__).parent / "lib"
+    names = torch._C.DispatchKey.__members__
+    keys = [k for k in names if k.startswith("Autocast")] + [k for k in _KEYS if k in names]
+    sample = torch.zeros(3, dtype=torch.uint8)
+    missing = _driver.init(
+        tuple(str(folder / name) for name in _LIBRARIES),
+        torch._C.TensorBase,
+        sample,
+        sample._cdata,
+        tuple(names[k].value for k in keys),
+        _stealing_wrap(),
+        InternalError,
+        _huge_pages(),
+    )
+    for t in _samples():
+        _compare(t)
+    _check_made()
+    pooled = _driver.calibrate(sample, sample.untyped_storage()._cdata) is not None
+    codes = {d: _driver.describe(torch.empty(0, dtype=d))[1] for d in TORCH_DTYPE.values()}
+    return Native(frozenset(missing), pooled, codes)
+
+
+def _stealing_wrap() -> Any:
+    module = getattr(torch._C, "_aoti", None)
+    return getattr(module, "alloc_tensor_by_stealing_from_void_ptr", None)
+
+
+def _huge_pages() -> bool:
+    """Whether the system gives huge pages to those who ask."""
+    try:
+        text = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return "[madvise]" in text and os.name == "posix"
+
+
+def _samples() -> list[torch.Tensor]:
+    base = torch.zeros(4, 6)
+    shaped = [base, base.t(), base[1:, 2:], base[0, 0], torch.empty(0, 3), base.expand(2, 4, 6)]
+    shaped.append(torch.nn.Parameter(torch.zeros(2, 3)))
+    shaped.append(torch.zeros(2, 3).as_subclass(_Subclass))
+    return shaped + [torch.zeros(2, 2, dtype=d) for d in TORCH_DTYPE.values()]
+
+
+class _Subclass(torch.Tensor):
+    """A tensor whose Python object is larger than torch.Tensor's."""
+
+
+def _compare(t: torch.Tensor) -> None:
+    pointer, _, _, sizes, strides, offset = _driver.describe(t)
+    expected = (t.data_ptr(), tuple(t.shape), t.stride(), t.storage_offset())
+    if (pointer, sizes, strides, offset) != expected:
+        raise RuntimeError(f"a tensor was read as {(pointer, sizes, strides, offset)}")
+
+
+def _check_made() -> None:
+    made = _driver.make(5).fill_(7)
+    if type(made) is not torch.Tensor or made.tolist() != [7] * 5 or made.dtype != torch.uint8:
+        raise RuntimeError("a wrapped tensor is not what was asked for")
+    _compare(made)
+
+
+class _Rows:
+    """The rows of one Program."""
+
+    def __init__(
+        self, program: Program, functions: Mapping[str, int], driver: Native, verify: bool
+    ) -> None:
+        self.program = program
+        self.functions = functions
+        self.native = driver
+        self.verify = verify
+        steps = program.steps
+        self._returned = {n for n in program.outputs if n is not None}
+        self._pointed = {n for s in steps if isinstance(s, Launch) for n in s.args}
+        self._sources = {s.tensor: s.source for s in steps if isinstance(s, MakeView)}
+        self._handled = set(self._sources.values())
+        self._scratch: set[int] = set()
+        self._groups: dict[object, int] = {}
+        for s in steps:
+            if isinstance(s, Call):
+                self._handled.update(tensor_numbers((s.args, tuple(v for _, v in s.kwargs))))
+
+    def build(self) -> _driver.Executable:
+        p = self.program
+        check_escapes(p, self.root)
+        steps = tuple(self._step(s) for s in p.steps)
+        specs = tuple(self._spec(n, s) for n, s in enumerate(p.tensors))
+        return _driver.Executable(
+            p, p.n_inputs, len(self._groups), p.arena_bytes, specs, steps,
+            tuple(-1 if n is None else n for n in p.outputs), mutated_inputs(p),
+            _settler(p, self.verify), _viewer(p), bump_versions, self.verify,
+        )  # fmt: skip
+
+    def root(self, n: int) -> int:
+        """The tensor whose memory this one is a view of."""
+        while n in self._sources:
+            n = self._sources[n]
+        return n
+
+    def _spec(self, n: int, s: TensorSpec) -> tuple[object, ...]:
+        dtype = TORCH_DTYPE.get(s.dtype)
+        item = dtype.itemsize if dtype is not None else 0
+        span = 0 if 0 in s.sizes else 1 + sum(
+            (size - 1) * stride for size, stride in zip(s.sizes, s.strides, strict=True)
+        )  # fmt: skip
+        if (s.place == "fresh" or s.place == "arena") and dtype is None:
+            raise InternalError(f"tensor {n} of type {s.dtype} cannot be allocated")
+        if s.place == "arena" and s.index % 64:
+            raise InternalError(f"tensor {n} starts at arena byte {s.index}, not a multiple of 64")
+        if s.device != "cpu":
+            raise InternalError(f"tensor {n} is on {s.device}")
+        group = self._groups.setdefault((s.dtype, s.sizes, s.strides), len(self._groups))
+        return (
+            _PLACES.index(s.place), s.index, -1 if dtype is None else self.native.codes[dtype],
+            s.sizes, s.strides, s.offset, item, span * item, group, n in self._returned,
+            n in self._pointed, n in self._handled, n in self._scratch,
+        )  # fmt: skip
+
+    def _step(self, step: object) -> tuple[object, ...]:
+        match step:
+            case Alloc(tensor):
+                return (_ALLOC, tensor)
+            case MakeView(tensor, source):
+                return (_VIEW, tensor, source, self._tracked(tensor))
+            case Launch(function, args, extent, grain):
+                busy = extent >= 2 * grain
+                return (_LAUNCH, function, self.functions[function], args, extent, grain, busy)
+            case Call():
+                return self._call(step)
+            case Drop(tensor):
+                return (_DROP, tensor)
+            case _:
+                raise InternalError(f"unknown step {step!r}")
+
+    def _tracked(self, n: int) -> bool:
+        """Whether torch must know the view as one: both it and its base are in the user's hands."""
+        root = self.root(n)
+        return n in self._returned and (root < self.program.n_inputs or root in self._returned)
+
+    def _call(self, c: Call) -> tuple[object, ...]:
+        op = resolve(c.op)
+        route = routes.choose(c, op, self.program.tensors, self.native.missing, self.native.codes)
+        if route.kind == routes.INTO and c.results[0] not in self._returned and self.native.pooled:
+            self._scratch.add(c.results[0])
+        numbers = (*tensor_numbers((c.args, tuple(v for _, v in c.kwargs))), *c.results)
+        elements = sum(_elements(self.program.tensors[n]) for n in numbers)
+        objects = tuple(routes.python_row(a) for a in (*c.args, *(v for _, v in c.kwargs)))
+        names = tuple(name for name, _ in c.kwargs) or None
+        return (
+            _CALL, c.op, getattr(op, "_op", op), objects, names, c.results, route.kind,
+            elements >= _BUSY_ELEMENTS, route.detail,
+        )  # fmt: skip
+
+
+def _elements(s: TensorSpec) -> int:
+    n = 1
+    for size in s.sizes:
+        n *= size
+    return n
+
+
+def tensor_numbers(arg: object) -> list[int]:
+    """The tensors that an argument mentions, in order."""
+    if isinstance(arg, TensorArg):
+        return [arg.tensor]
+    return [n for a in arg for n in tensor_numbers(a)] if isinstance(arg, tuple) else []
+
+
+def check_escapes(p: Program, root: Any) -> None:
+    """InternalError if an output lives in the arena, which the next call overwrites."""
+    for n in p.outputs:
+        if n is not None and p.tensors[root(n)].place == "arena":
+            raise InternalError(f"output tensor {n} lives in the arena")
+
+
+def _settler(p: Program, verify: bool) -> Any:
+    def settle(op: str, t: torch.Tensor, n: int) -> torch.Tensor:
+        return promised(op, t, p.tensors[n], verify)
+
+    return settle
+
+
+def _viewer(p: Program) -> Any:
+    def view(source: torch.Tensor, n: int, source_number: int) -> torch.Tensor:
+        spec = p.tensors[n]
+        at = view_offset(int(source.storage_offset()), spec, p.tensors[source_number])
+        return torch.as_strided(source, spec.sizes, spec.strides, at)
+
+    return view
+
+
+def build(
+    program: Program, functions: Mapping[str, int], driver: Native, verify: bool
+) -> _driver.Executable:
+    """The Program on the native driver."""
+    return _Rows(program, functions, driver, verify).build()

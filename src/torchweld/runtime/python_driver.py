@@ -1,0 +1,185 @@
+"""The readable reference driver: runs a launch list step by step, serially, from Python.
+
+What it does is what the native driver must do; the tests hold both to the same results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from torchweld.base.errors import InternalError
+from torchweld.ir.program import (
+    Alloc,
+    Call,
+    Drop,
+    Instruction,
+    Launch,
+    MakeView,
+    Program,
+    TensorSpec,
+)
+from torchweld.runtime.calls import (
+    TORCH_DTYPE,
+    decode,
+    promised,
+    resolve,
+    same_strides,
+    tensors_in,
+)
+
+_Kernel = ctypes.CFUNCTYPE(
+    ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64, ctypes.c_int64
+)
+
+
+@dataclass(slots=True)
+class _Run:
+    """One call in flight: the tensors made so far, by number."""
+
+    tensors: dict[int, torch.Tensor]
+    arena: torch.Tensor | None = None
+    kept: list[torch.Tensor] = field(default_factory=list)
+
+
+class PythonDriver:
+    """A Program that can be called. `functions`: the address of every function it launches."""
+
+    driver = "python"
+
+    def __init__(
+        self, program: Program, functions: Mapping[str, int], verify: bool = False
+    ) -> None:
+        self.program = program
+        self._verify = verify
+        self._kernels = {name: _Kernel(address) for name, address in functions.items()}
+        self._ops = {s.op: resolve(s.op) for s in program.steps if isinstance(s, Call)}
+        self._mutated = mutated_inputs(program)
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The outputs for these inputs.
+
+        Errors: TypeError on a wrong number or kind of inputs, IndexError from a kernel, and
+        whatever an operator raises.
+        """
+        check_inputs(self.program, inputs, self._verify)
+        run = _Run(dict(enumerate(inputs)))
+        # Captured graphs contain the casts that autocast would add.
+        with torch.no_grad(), torch._C._DisableAutocast():
+            self._bind_arena(run)
+            for step in self.program.steps:
+                _RUN[type(step)](self, run, step)
+            if self._mutated:
+                bump_versions([inputs[i] for i in self._mutated])
+        return tuple(None if n is None else run.tensors[n] for n in self.program.outputs)
+
+    def trim(self) -> None:
+        """Give back memory kept between calls: this driver keeps none."""
+
+    def _bind_arena(self, run: _Run) -> None:
+        specs = [(n, s) for n, s in enumerate(self.program.tensors) if s.place == "arena"]
+        if not specs:
+            return
+        run.arena = torch.empty(self.program.arena_bytes, dtype=torch.uint8)
+        storage = run.arena.untyped_storage()
+        for n, spec in specs:
+            dtype = TORCH_DTYPE[spec.dtype]
+            start = spec.index // dtype.itemsize + spec.offset
+            empty = torch.empty(0, dtype=dtype)
+            run.tensors[n] = empty.set_(storage, start, spec.sizes, spec.strides)
+
+    def _alloc(self, run: _Run, step: Alloc) -> None:
+        spec = self.program.tensors[step.tensor]
+        run.tensors[step.tensor] = torch.empty_strided(
+            spec.sizes, spec.strides, dtype=TORCH_DTYPE[spec.dtype], device=spec.device
+        )
+
+    def _view(self, run: _Run, step: MakeView) -> None:
+        source, spec = run.tensors[step.source], self.program.tensors[step.tensor]
+        run.tensors[step.tensor] = torch.as_strided(
+            source, spec.sizes, spec.strides,
+            view_offset(int(source.storage_offset()), spec, self.program.tensors[step.source]),
+        )  # fmt: skip
+
+    def _launch(self, run: _Run, step: Launch) -> None:
+        pointers = [run.tensors[n].data_ptr() for n in step.args]
+        array = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
+        if step.extent > 0 and self._kernels[step.function](array, 0, step.extent) != 0:
+            raise IndexError(out_of_range(step.function))
+
+    def _call(self, run: _Run, step: Call) -> None:
+        args = [decode(a, run.tensors.__getitem__) for a in step.args]
+        kwargs = {name: decode(a, run.tensors.__getitem__) for name, a in step.kwargs}
+        made = list(tensors_in(self._ops[step.op](*args, **kwargs)))
+        if step.results and len(made) != len(step.results):
+            raise InternalError(f"{step.op} gave {len(made)} tensors, not {len(step.results)}")
+        for n, t in zip(step.results, made, strict=False):
+            kept = promised(step.op, t, self.program.tensors[n], self._verify)
+            run.tensors[n] = kept.clone() if _same_storage(kept, run.arena) else kept
+
+    def _drop(self, run: _Run, step: Drop) -> None:
+        del run.tensors[step.tensor]
+
+
+_RUN: dict[type[Instruction], Callable[[PythonDriver, _Run, object], None]] = {
+    Alloc: PythonDriver._alloc,  # type: ignore[dict-item]
+    MakeView: PythonDriver._view,  # type: ignore[dict-item]
+    Launch: PythonDriver._launch,  # type: ignore[dict-item]
+    Call: PythonDriver._call,  # type: ignore[dict-item]
+    Drop: PythonDriver._drop,  # type: ignore[dict-item]
+}
+
+
+def out_of_range(function: str) -> str:
+    return f"index out of range in a compiled kernel ({function})"
+
+
+def view_offset(actual: int, spec: TensorSpec, source: TensorSpec) -> int:
+    """The storage offset of a view of a source that really starts at `actual`.
+
+    Specs count from the start of the buffer; an input may sit elsewhere in its storage than the
+    example did, and an arena tensor always does.
+    """
+    return actual + spec.offset - source.offset
+
+
+def mutated_inputs(program: Program) -> tuple[int, ...]:
+    """Positions of inputs whose version counter a call must advance (meta["mutated"])."""
+    found = program.meta.get("mutated", ())
+    if not isinstance(found, (tuple, list)) or not all(
+        isinstance(i, int) and 0 <= i < program.n_inputs for i in found
+    ):
+        raise InternalError(f"meta['mutated'] is {found!r}, not input positions")
+    return tuple(found)
+
+
+def bump_versions(tensors: list[torch.Tensor]) -> None:
+    """Advance the version counters, so that autograd sees what our kernels overwrote."""
+    counted = [t for t in tensors if not t.is_inference()]
+    if counted:
+        torch.autograd.graph.increment_version(counted)
+
+
+def check_inputs(program: Program, inputs: tuple[object, ...], verify: bool) -> None:
+    """TypeError unless these are n_inputs tensors; InternalError if verify finds other metadata."""
+    if len(inputs) != program.n_inputs:
+        raise TypeError(f"expected {program.n_inputs} tensors, got {len(inputs)}")
+    for i, (t, spec) in enumerate(zip(inputs, program.tensors, strict=False)):
+        if not isinstance(t, torch.Tensor):
+            raise TypeError(f"input {i} is {type(t).__name__}, not a tensor")
+        if verify and (
+            tuple(t.shape) != spec.sizes
+            or not same_strides(spec.sizes, t.stride(), spec.strides)
+            or TORCH_DTYPE.get(spec.dtype, t.dtype) != t.dtype
+        ):
+            raise InternalError(f"input {i} is {t.dtype} {tuple(t.shape)} {t.stride()}: {spec}")
+
+
+def _same_storage(t: torch.Tensor, arena: torch.Tensor | None) -> bool:
+    """Whether a result lives in the arena, which the next call overwrites."""
+    return (
+        arena is not None and t.untyped_storage().data_ptr() == arena.untyped_storage().data_ptr()
+    )

@@ -1,0 +1,235 @@
+"""torchweld against its peers, side by side in one run: times, first calls, memory, differences."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchweld.workbench.lanes import Lane
+from torchweld.workbench.machine import describe
+from torchweld.workbench.suites import BY_NAME, SUITES, Case
+from torchweld.workbench.worker import COPY_ELEMENTS
+
+COMPILERS = ("eager", "torchweld", "torch.compile", "torch.jit.trace")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure: rounds of `seconds` each per compiler, after `warm` seconds."""
+
+    rounds: int = 15
+    seconds: float = 0.25
+    warm: float = 0.5
+
+
+QUICK = Effort(rounds=5, seconds=0.1, warm=0.1)
+
+
+def measure(case: Case, compilers: Sequence[str], device: str, threads: int, effort: Effort) -> Row:
+    """One row: each compiler in a process of its own, timed in turns."""
+    names = [*compilers, *(("copy",) if case.nbytes else ())]
+    lanes: list[Lane] = []
+    try:
+        results: dict[str, Row] = {}
+        for name in names:  # one after the other: a first call may use every core
+            lanes.append(Lane(case.name, name, device, threads))
+            results[name] = _first(lanes[-1])
+        _check(lanes, results)
+        _rounds(lanes, results, effort)
+        for lane in lanes:
+            results[lane.compiler] |= _closing(lane)
+    finally:
+        for lane in lanes:
+            lane.close()
+    return _row(case, results)
+
+
+def _first(lane: Lane) -> Row:
+    answer = lane.ask("first")
+    return {"first_s": answer.get("seconds")}
+
+
+def _check(lanes: Iterable[Lane], results: dict[str, Row]) -> None:
+    """The largest difference of each compiler's result from eager's."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "eager.pt")
+        for lane in lanes:
+            if lane.compiler == "eager":
+                lane.ask("save", path=path)
+            elif lane.compiler != "copy" and os.path.exists(path):
+                answer = lane.ask("check", path=path)
+                results[lane.compiler]["difference"] = answer.get("difference")
+                results[lane.compiler]["magnitude"] = answer.get("magnitude")
+
+
+def _rounds(lanes: Sequence[Lane], results: dict[str, Row], effort: Effort) -> None:
+    """Interleaved rounds: A B C, A B C, ..., so that drift of the machine hits all alike."""
+    for lane in lanes:
+        lane.ask("warm", seconds=effort.warm)
+    for _ in range(effort.rounds):
+        for lane in lanes:
+            us = lane.ask("round", seconds=effort.seconds).get("us")
+            if us is not None:
+                results[lane.compiler].setdefault("rounds_us", []).append(us)
+
+
+def _closing(lane: Lane) -> Row:
+    memory = lane.ask("memory")
+    found: Row = {"peak_bytes": memory.get("host"), "device_bytes": memory.get("device")}
+    if lane.compiler != "copy":
+        found["kernels"] = lane.ask("count").get("kernels")
+    if lane.error is not None:
+        found["error"] = lane.error
+    return found
+
+
+def _row(case: Case, results: dict[str, Row]) -> Row:
+    """Medians, spreads, and ratios paired round by round."""
+    for result in results.values():
+        rounds = result.get("rounds_us")
+        if rounds:
+            result["us"] = statistics.median(rounds)
+            result["spread"] = _spread(rounds)
+    for name, result in results.items():
+        if name in ("eager", "copy"):
+            continue
+        result["speedup"] = _ratio(results.get("eager", {}), result)
+    row: Row = {"case": case.name, "title": case.title, "group": case.group,
+                "random": case.random, "results": results}  # fmt: skip
+    if "torch.compile" in results and "torchweld" in results:
+        row["against_torch_compile"] = _ratio(results["torch.compile"], results["torchweld"])
+    if case.nbytes:
+        _bandwidth(case, results)
+    return row
+
+
+def _ratio(slow: Row, fast: Row) -> float | None:
+    """Median over the rounds of slow's time over fast's time in the same round."""
+    pairs = list(zip(slow.get("rounds_us", ()), fast.get("rounds_us", ()), strict=False))
+    return statistics.median(a / b for a, b in pairs) if pairs else None
+
+
+def _spread(rounds: Sequence[float]) -> float:
+    """Half the distance between the quartiles, relative to the median."""
+    if len(rounds) < 4:
+        return 0.0
+    low, middle, high = statistics.quantiles(rounds, n=4)
+    return (high - low) / 2 / middle
+
+
+def _bandwidth(case: Case, results: dict[str, Row]) -> None:
+    copied = 2 * COPY_ELEMENTS * 4
+    for name, result in results.items():
+        if "us" not in result:
+            continue
+        nbytes = copied if name == "copy" else case.nbytes
+        result["gb_per_s"] = nbytes / result["us"] / 1e3
+        rounds = results["copy"].get("rounds_us", ())
+        pairs = zip(rounds, result["rounds_us"], strict=False)
+        of_copy = [(nbytes / mine) / (copied / copy) for copy, mine in pairs]
+        if of_copy:
+            result["of_copy"] = statistics.median(of_copy)
+
+
+def geomean(values: Iterable[float | None]) -> float | None:
+    """The geometric mean of the values that there are."""
+    logs = [math.log(v) for v in values if v]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+_IMPORT = (
+    "import time, sys, torch; t = time.perf_counter(); import torchweld; torchweld.compile;"
+    "print(time.perf_counter() - t, sum(m.split('.')[:2] in (['torch', '_dynamo'],"
+    " ['torch', '_inductor']) for m in sys.modules))"
+)
+
+
+def import_seconds(times: int = 5) -> Row:
+    """Seconds of `import torchweld` once torch is imported, and how many peer modules it loads."""
+    seconds, peers = [], 0
+    for _ in range(times):
+        done = subprocess.run(
+            [sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True
+        )
+        first, second = done.stdout.split()
+        seconds.append(float(first))
+        peers = max(peers, int(second))
+    return {"seconds": statistics.median(seconds), "peer_modules": peers}
+
+
+def run(
+    cases: Sequence[str], *, compilers: Sequence[str] = COMPILERS, effort: Effort = Effort(),
+    threads: int = 2, device: str | None = None,
+) -> Iterator[Row]:  # fmt: skip
+    """Measure the named cases; yields each row as it is done."""
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    for name in cases:
+        yield measure(BY_NAME[name], compilers, where, threads, effort)
+
+
+def document(rows: Sequence[Row], *, suite: str, threads: int, effort: Effort) -> Row:
+    """What is written to the JSON file: the rows, geometric means, machine and versions."""
+    groups: dict[str, Row] = {}
+    for group in sorted({r["group"] for r in rows}) + ["all"]:
+        mine = [r for r in rows if group in (r["group"], "all")]
+        groups[group] = {
+            "against_torch_compile": geomean(r.get("against_torch_compile") for r in mine),
+            "against_eager": geomean(r["results"].get("torchweld", {}).get("speedup")
+                                     for r in mine),
+            "first_call_of_torch_compile": geomean(_first_ratio(r) for r in mine),
+        }  # fmt: skip
+    return {
+        "suite": suite,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "threads": threads,
+        "rounds": effort.rounds,
+        "machine": describe(),
+        "import": import_seconds(),
+        "geomeans": groups,
+        "rows": list(rows),
+    }
+
+
+def _first_ratio(row: Row) -> float | None:
+    """torch.compile's cold first call over torchweld's."""
+    mine = row["results"].get("torchweld", {}).get("first_s")
+    theirs = row["results"].get("torch.compile", {}).get("first_s")
+    return theirs / mine if mine and theirs else None
+
+
+def write(path: Path, content: Row) -> None:
+    """The JSON file, replaced as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".tmp")
+    fresh.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def main(suite: str, only: Sequence[str], quick: bool, json_path: str | None, threads: int) -> int:
+    """`torchweld bench`: measure, print the table, write the JSON if asked."""
+    from_suite = [n for n in SUITES[suite] if not only or n in only]
+    effort = QUICK if quick else Effort()
+    from torchweld.workbench import table  # noqa: PLC0415 (rich is an optional dependency)
+
+    rows = []
+    for row in run(from_suite, effort=effort, threads=threads):
+        table.progress(row)
+        rows.append(row)
+        content = document(rows, suite=suite, threads=threads, effort=effort)
+        if json_path:
+            write(Path(json_path), content)
+    table.show(content)
+    return 0

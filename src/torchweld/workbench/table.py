@@ -1,0 +1,69 @@
+"""The benchmark's table on a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Row = dict[str, Any]
+_console = Console(width=150 if not Console().is_terminal else None)
+COLUMNS = ("us", "spread", "speedup", "GB/s", "kernels", "first call s", "peak MB", "difference")
+
+
+def _number(value: Any, form: str, scale: float = 1.0) -> str:
+    return "-" if value is None else format(value * scale, form)
+
+
+def cells(name: str, result: Row) -> list[str]:
+    """One compiler's figures as text, in the order of COLUMNS."""
+    speedup = 1.0 if name == "eager" else result.get("speedup")
+    return [
+        _number(result.get("us"), ",.1f" if (result.get("us") or 0) < 100 else ",.0f"),
+        _number(result.get("spread"), ".0f", 100.0) + "%",
+        _number(speedup, ".2f") + "x",
+        _number(result.get("gb_per_s"), ".1f"),
+        _number(result.get("kernels"), "d"),
+        _number(result.get("first_s"), ".2f"),
+        _number(result.get("peak_bytes"), ",.0f", 1 / 2**20),
+        _number(result.get("difference"), ".1e"),
+    ]
+
+
+def progress(row: Row) -> None:
+    """One line as soon as a case is done."""
+    speed = row["results"].get("torchweld", {}).get("speedup")
+    _console.print(f"{row['title']}: torchweld {_number(speed, '.2f')}x eager", highlight=False)
+
+
+def show(content: Row) -> None:
+    """The whole table, its means, and what it was measured on."""
+    machine = content["machine"]
+    table = Table(caption=f"{machine['gpu'] or machine['cpu']}, {content['threads']} threads, "
+                  f"torch {machine['versions'].get('torch')}, Python {machine['python']}, "
+                  f"{content['rounds']} interleaved rounds, medians; first calls with empty caches")  # fmt: skip
+    table.add_column("case")
+    table.add_column("compiler")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    for row in content["rows"]:
+        title = row["title"]
+        for name, result in row["results"].items():
+            error = result.get("error")
+            shown = [f"[red]{error}[/red]"] if error and "us" not in result else []
+            table.add_row(title, name, *(shown or cells(name, result)))
+            title = ""
+        table.add_section()
+    _console.print(table)
+    for group, means in content["geomeans"].items():
+        _console.print(
+            f"geomean {group}: {_number(means['against_eager'], '.2f')}x eager, "
+            f"{_number(means['against_torch_compile'], '.2f')}x torch.compile, first call "
+            f"{_number(means['first_call_of_torch_compile'], '.1f')} times sooner",
+            highlight=False,
+        )
+    taken = content["import"]
+    _console.print(f"import torchweld on top of torch: {taken['seconds'] * 1e3:.0f} ms, "
+                   f"{taken['peer_modules']} modules of torch._dynamo or torch._inductor",
+                   highlight=False)  # fmt: skip

@@ -1,0 +1,226 @@
+"""One compiler on one case, in a process of its own: `python -m torchweld.workbench.worker`.
+
+The parent writes one JSON request a line and reads one JSON answer a line, so that several
+workers can take turns on the same cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchweld.workbench.compare import largest_difference, tensors
+from torchweld.workbench.suites import BY_NAME, to_device
+from torchweld.workbench.work import Work
+
+Compiler = Callable[[Work], Callable[..., Any]]
+COPY_ELEMENTS = 4 * 1024 * 1024  # 16 MB of f32
+SEED = 20
+
+
+def _eager(work: Work) -> Callable[..., Any]:
+    return work.fn
+
+
+def _torchweld(work: Work) -> Callable[..., Any]:
+    return importlib.import_module("torchweld").compile(work.fn)  # type: ignore[no-any-return]
+
+
+def _torch_compile(work: Work) -> Callable[..., Any]:
+    return torch.compile(work.fn)
+
+
+def _torch_trace(work: Work) -> Callable[..., Any]:
+    given: dict[str, Any] = {"example_kwarg_inputs": work.kwargs} if work.kwargs else {}
+    inputs = None if work.kwargs else work.args
+    return torch.jit.trace(  # type: ignore[no-any-return,no-untyped-call]
+        work.fn, inputs, check_trace=False, strict=False, **given
+    )
+
+
+def _copy(work: Work) -> Callable[..., Any]:
+    """Not a compiler: the bandwidth of a plain copy, measured between the others."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    source = torch.randn(COPY_ELEMENTS, device=device)
+    target = torch.empty_like(source)
+    return lambda *args, **kwargs: target.copy_(source)
+
+
+COMPILERS: dict[str, Compiler] = {
+    "eager": _eager,
+    "torchweld": _torchweld,
+    "torch.compile": _torch_compile,
+    "torch.jit.trace": _torch_trace,
+    "copy": _copy,
+}
+
+
+class OpCount(TorchDispatchMode):
+    """Counts the ATen calls that compute something: views and metadata are left out."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if not func.is_view:
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass
+class Worker:
+    """The state of one worker process."""
+
+    compiler: str
+    work: Work
+    device: str
+    fn: Callable[..., Any] | None = None
+    result: Any = None
+    per_call: float = 0.0
+    launched: dict[str, int] = field(default_factory=dict)
+
+    def call(self) -> Any:
+        return self.work.call(self.fn)
+
+    def synchronize(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def first(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Seconds from nothing but torch imported to the first result."""
+        torch.manual_seed(SEED)
+        start = time.perf_counter()
+        self.fn = COMPILERS[self.compiler](self.work)
+        self.result = self.call()
+        self.synchronize()
+        return {"seconds": time.perf_counter() - start}
+
+    def warm(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Call until `seconds` have passed, three times at least; microseconds of the last call."""
+        end = time.perf_counter() + request["seconds"]
+        calls = 0
+        while calls < 3 or time.perf_counter() < end:
+            start = time.perf_counter()
+            self.call()
+            self.synchronize()
+            self.per_call = time.perf_counter() - start
+            calls += 1
+        return {"us": self.per_call * 1e6}
+
+    def round(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Mean microseconds a call over about `seconds`."""
+        n = max(1, round(request["seconds"] / max(self.per_call, 1e-7)))
+        call, fn = self.work.call, self.fn
+        self.synchronize()
+        start = time.perf_counter()
+        for _ in range(n):
+            call(fn)
+        self.synchronize()
+        return {"us": (time.perf_counter() - start) / n * 1e6, "calls": n}
+
+    def save(self, request: dict[str, Any]) -> dict[str, Any]:
+        torch.manual_seed(SEED)
+        torch.save([t.detach().cpu() for t in tensors(self.call())], request["path"])
+        return {}
+
+    def check(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The largest difference from the results that eager saved."""
+        torch.manual_seed(SEED)
+        mine = [t.detach().cpu() for t in tensors(self.call())]
+        theirs = torch.load(request["path"], weights_only=True)
+        return {
+            "difference": largest_difference(mine, theirs),
+            "magnitude": max((float(t.abs().max()) for t in theirs if t.numel()), default=0.0),
+        }
+
+    def count(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Kernels of one call, as far as this compiler lets them be counted."""
+        if self.compiler == "torchweld":
+            return {"kernels": _own_launches(self.call)}
+        if self.compiler == "torch.compile":
+            return {"kernels": _inductor_launches(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))}
+        with OpCount() as mode:
+            self.call()
+        return {"kernels": mode.count}
+
+    def memory(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Peak memory of the process, and of the device, in bytes."""
+        device = torch.cuda.max_memory_allocated() if self.device == "cuda" else 0
+        return {"host": _peak_rss(), "device": device}
+
+
+def _own_launches(call: Callable[[], Any]) -> int | None:
+    """Kernels and ATen calls that torchweld's driver makes in one call."""
+    statistics = importlib.import_module("torchweld.api").statistics
+    before = statistics()
+    call()
+    after = statistics()
+    names = [n for n in ("launches", "calls") if n in after]
+    if names:
+        return sum(int(after[n]) - int(before[n]) for n in names)
+    return sum(int(after[n]) for n in ("kernels", "externs") if n in after) or None
+
+
+def _inductor_launches(cache: Path) -> int | None:
+    """Kernels and ATen calls in the wrapper code that torch.compile wrote into its cache."""
+    launch = re.compile(r"^ +(?:\w+ = )?(?:cpp_fused\w*|triton_\w+\.run|extern_kernels\.\w+"
+                        r"|torch\.ops\.\w+\.\w+\.\w+)\(", re.MULTILINE)  # fmt: skip
+    count = 0
+    for path in cache.rglob("*.py"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        _, call, body = text.partition("def call(")
+        if call:
+            count += len(launch.findall(body.partition("\ndef ")[0]))
+    return count or None
+
+
+def _peak_rss() -> int:
+    """VmHWM: unlike ru_maxrss it does not remember the parent that this process was forked from."""
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as status:
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def serve(worker: Worker, answers: Any) -> None:
+    """Answer requests until the parent closes the pipe."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = getattr(worker, request["do"])(request)
+        except Exception as error:
+            # a compiler that cannot do a case is a result of the benchmark, not its end
+            answer = {"error": f"{type(error).__name__}: {error}".split("\n")[0][:300]}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+def main() -> None:
+    name, compiler, device, threads = sys.argv[1:5]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print does not get between the answers
+    torch.set_num_threads(int(threads))
+    torch.manual_seed(SEED)
+    work = to_device(BY_NAME[name].build(), device)
+    answers.write(json.dumps({"ready": True}) + "\n")
+    answers.flush()
+    with torch.no_grad():
+        serve(Worker(compiler, work, device), answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+#!/bin/sh
+# test_py.sh VERSION...: run the tests that need no torch on each Python version that is installed.
+# A version is looked for on PATH and among pyenv's; one that is missing is named and left out.
+set -eu
+found=0
+torch_free() { # the test files of these packages in which nothing imports torch
+    for package in base frame ir fuse codegen; do
+        grep -rLE '^ *(import|from) torch([ .]|$)|transformers' --include='test_*.py' "tests/$package" || true
+    done
+}
+for version in "$@"; do
+    python=""
+    for candidate in "python$version" "$HOME/.pyenv/versions/$version"*/bin/python; do
+        if "$candidate" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$version')" \
+            2>/dev/null; then
+            python=$candidate
+            break
+        fi
+    done
+    if [ -z "$python" ]; then
+        echo "Python $version: not found"
+        continue
+    fi
+    venv=.venv-py$version
+    test -x "$venv/bin/python" || "$python" -m venv "$venv"
+    "$venv/bin/python" -m pip install -q 'setuptools>=77' wheel pytest hypothesis
+    "$venv/bin/python" setup.py -q build_ext --inplace
+    echo "Python $version:"
+    # shellcheck disable=SC2046
+    PYTHONPATH=src:tests "$venv/bin/python" -m pytest $(torch_free)
+    found=$((found + 1))
+done
+test "$found" -gt 0
