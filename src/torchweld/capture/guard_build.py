@@ -119,7 +119,8 @@ class GuardBuilder:
         assert guard.source is not None
         reg = self.registers[guard.source]
         if guard.kind == "class_version":
-            self.out.check(Op.TYPE_VERSION, reg, None, why=guard.text())
+            assert isinstance(guard.source, Pinned)
+            self.out.check(Op.TYPE_VERSION, obj=guard.source.token.obj, why=guard.text())
             return
         if guard.kind in ("same", "distinct"):
             assert isinstance(guard.expected, Source)

@@ -113,9 +113,10 @@ def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
     owner = getattr(fn, "__objclass__", None)
     if owner is None and isinstance(getattr(fn, "__self__", None), type):
         owner = fn.__self__
-    if args and isinstance(args[0], InstanceValue) and args[0].payload is not None:
-        args = [args[0].payload, *args[1:]]
-        handler = METHODS.get((args[0].cls(), fn.__name__)) or METHODS.get((owner, fn.__name__))
+    inner = args[0].payload if args and isinstance(args[0], InstanceValue) else None
+    if inner is not None and owner is not object:
+        args = [inner, *args[1:]]
+        handler = METHODS.get((inner.cls(), fn.__name__)) or METHODS.get((owner, fn.__name__))
     else:
         handler = METHODS.get((owner, fn.__name__)) if isinstance(owner, type) else None
     if handler is not None:

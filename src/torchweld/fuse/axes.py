@@ -22,7 +22,7 @@ from torchweld.fuse.facts import (
 )
 from torchweld.fuse.group import Group, Member
 from torchweld.ir.expr import ONE, ZERO, Expr, Int, Sym, index_symbol
-from torchweld.ir.loop import Buffer
+from torchweld.ir.loop import Buffer, Nest
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Access:
     form: Linear
     bytes: int
     store: bool
-    member: int
+    share: float  # of the points of its member: 1.0 if every loop moves it
 
 
 @dataclass(slots=True)
@@ -52,18 +52,29 @@ class Space:
 def accesses(members: Sequence[Member], inside: set[Buffer]) -> list[Access]:
     """The addresses of all members; buffers `inside` the kernel have no address."""
     out: list[Access] = []
-    for i, m in enumerate(members):
+    for m in members:
         n = m.nest
         if n.out not in inside:
-            out.append(Access(linear(address(n.out.strides, n.index)), n.out.dtype.bytes, True, i))
+            form = linear(address(n.out.strides, n.index))
+            out.append(Access(form, n.out.dtype.bytes, True, share_of(n, form)))
         for ld in m.loads:
             if ld.buffer not in inside:
-                b = ld.buffer
-                out.append(Access(linear(address(b.strides, ld.index)), b.dtype.bytes, False, i))
+                form = linear(address(ld.buffer.strides, ld.index))
+                share = share_of(n, form)
+                out.append(Access(form, ld.buffer.dtype.bytes, False, share))
         # an index that is used as a number must stay linear too
         for x in (n.body, *index_scalars(n.index)):
-            out += [Access(linear(e), 0, False, i) for e in body_facts(x).exprs]
+            out += [Access(linear(e), 0, False, 0.0) for e in body_facts(x).exprs]
     return out
+
+
+def share_of(n: Nest, form: Linear) -> float:
+    """The share of the points of `n` at which the address is another one."""
+    share = 1.0
+    for a in n.all_axes:
+        if a.sym not in form.strides and a.sym not in form.bent:
+            share /= max(extent(a.size), 1)
+    return share
 
 
 def vector_score(sym: Sym, size: Expr, found: Sequence[Access]) -> float:
@@ -72,20 +83,20 @@ def vector_score(sym: Sym, size: Expr, found: Sequence[Access]) -> float:
     for a in found:
         step = a.form.stride(sym)
         if step is ONE:
-            good += a.bytes * (1.5 if a.store else 1.0)
+            good += a.share * a.bytes * (1.5 if a.store else 1.0)
         elif step is not ZERO:
-            bad += a.bytes * (1.5 if a.store else 1.0)
+            bad += a.share * a.bytes * (1.5 if a.store else 1.0)
     return (good - bad) * min(extent(size), 16) / 16
 
 
 def order_key(sym: Sym, found: Sequence[Access]) -> int:
     """A typical stride of `sym`: that of the widest store or load which depends on it."""
     best = 0
-    weight = 0
+    weight = 0.0
     for a in found:
         step = a.form.stride(sym)
         if isinstance(step, Int) and step.n and a.bytes:
-            mine = a.bytes * 2 + a.store + 16 * len(a.form.strides)
+            mine = a.share * (a.bytes * 2 + a.store)
             if mine > weight:
                 weight, best = mine, abs(step.n)
         elif step is not None and step is not ZERO and a.bytes and weight == 0:
@@ -184,7 +195,7 @@ def _merge(space: Space, a: Sym, b: Sym, found: list[Access]) -> None:
         strides = {s: e for s, e in x.form.strides.items() if s is not a and s is not b}
         if inner is not None and inner is not ZERO:
             strides[m] = inner
-        found[i] = Access(Linear(strides, x.form.bent), x.bytes, x.store, x.member)
+        found[i] = Access(Linear(strides, x.form.bent), x.bytes, x.store, x.share)
 
 
 def _merged_name(a: Sym, b: Sym) -> str:

@@ -23,7 +23,7 @@ from torchweld.ir.expr import (
     from_terms,
     terms_of,
 )
-from torchweld.ir.loop import Buffer, Index, Load, Op, Scalar, scalars_in, walk
+from torchweld.ir.loop import Buffer, Index, Load, Op, Scalar, children, scalars_in, walk
 
 _CACHE = 1 << 15
 
@@ -125,6 +125,20 @@ def body_facts(x: Scalar) -> Body:
             dear = dear or cost >= _DEAR
             checks = checks or n.name == "check_index"
     return Body(tuple(found), tuple(exprs), flops, size, dear, checks)
+
+
+@lru_cache(_CACHE)
+def flops_along(x: Scalar, sym: Expr) -> int:
+    """The cost of what changes along `sym`: the rest is computed outside of that loop."""
+    moving: set[Scalar] = set()
+    total = 0
+    for n in walk(x):
+        own = n.index if isinstance(n, Load) else (n.expr,) if isinstance(n, Index) else ()
+        below = children(n)
+        if any(sym in symbols(e) for e in own) or any(c in moving for c in below):
+            moving.add(n)
+            total += _COST.get(n.name, 1) if isinstance(n, Op) else 0
+    return total
 
 
 @lru_cache(_CACHE)

@@ -14,6 +14,8 @@ from torchweld.fuse.facts import body_facts, extent, index_scalars, linear, poin
 from torchweld.ir.expr import Expr, Sym
 from torchweld.ir.loop import Axis, Buffer, Load, Nest
 
+UNKNOWN = "unknown"
+
 
 @dataclass(slots=True)
 class Member:
@@ -35,6 +37,7 @@ class Group:
     reads: dict[Buffer, list[Member]] = field(default_factory=dict)
     writes: dict[Buffer, list[Member]] = field(default_factory=dict)
     alone: bool = False  # runs in an order of its own: takes no other nest
+    inner: Sym | str | None = UNKNOWN  # the axis along which most bytes are contiguous
 
     @property
     def device(self) -> str:
@@ -75,6 +78,7 @@ def single(n: Nest, at: int) -> Group:
 
 def index_members(g: Group) -> None:
     """Refill the tables of who reads and writes what."""
+    g.inner = UNKNOWN
     g.reads = {}
     g.writes = {}
     for m in g.members:

@@ -13,7 +13,14 @@ from torchweld.base.errors import Refusal
 from torchweld.fuse.canonical import stored
 from torchweld.fuse.cost import size_of, time_ns
 from torchweld.fuse.deps import Deps, analyse
-from torchweld.fuse.facts import Substitution, body_facts, index_scalars, points, symbols
+from torchweld.fuse.facts import (
+    Substitution,
+    body_facts,
+    flops_along,
+    index_scalars,
+    points,
+    symbols,
+)
 from torchweld.fuse.tidy import covers, may_raise
 from torchweld.ir.expr import Expr, Ind, Sym
 from torchweld.ir.loop import Buffer, Load, LoopGraph, Nest, Node, Op, Scalar, walk
@@ -136,7 +143,8 @@ def _cheap(p: Nest) -> bool:
     for ld in facts.loads:
         own = [a.size for a in p.axes if a.sym in index_symbols(ld.index)]
         read += ld.buffer.dtype.bytes * points(tuple(own)) / max(total, 1)
-    return facts.flops <= CHEAP_FLOPS and read <= 1.1 * p.out.dtype.bytes
+    flops = flops_along(stored(p), p.axes[-1].sym) if p.axes else facts.flops
+    return flops <= CHEAP_FLOPS and read <= 1.1 * p.out.dtype.bytes
 
 
 def index_symbols(index: Index) -> set[Expr]:

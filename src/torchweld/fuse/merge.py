@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchweld.base.errors import Refusal
+from torchweld.fuse.axes import accesses, vector_score
 from torchweld.fuse.cost import size_of
 from torchweld.fuse.facts import Substitution, address, linear
-from torchweld.fuse.group import Group, Member, index_members, loads_of
+from torchweld.fuse.group import UNKNOWN, Group, Member, index_members, loads_of
 from torchweld.ir.expr import Expr, Int, Sym, index_symbol
 from torchweld.ir.loop import Axis, Buffer, Extern, Nest, Reduce
 
@@ -287,16 +288,12 @@ def _transposed(a: Group, b: Group, names: Names) -> str:
 
 def _inner(g: Group) -> Sym | None:
     """The axis along which the most bytes are contiguous."""
-    votes: dict[Sym, int] = {}
-    for m in g.members:
-        n = m.nest
-        places = [(n.out, n.index)] + [(ld.buffer, ld.index) for ld in m.loads]
-        for b, index in places:
-            for s, step in linear(address(b.strides, index)).strides.items():
-                if isinstance(step, Int) and s in g.sizes:
-                    good = b.dtype.bytes * (2 + (b is n.out))
-                    votes[s] = votes.get(s, 0) + (good if step.n == 1 else -good)
-    return max(votes, key=lambda s: votes[s]) if votes else None
+    if g.inner is UNKNOWN:
+        found = accesses(g.members, set())
+        scores = {s: vector_score(s, n, found) for s, n in g.sizes.items()}
+        g.inner = max(scores, key=lambda s: scores[s]) if scores else None
+    assert not isinstance(g.inner, str)
+    return g.inner
 
 
 def _not_private(a: Group, b: Group, names: Names, keep: tuple[Sym, ...] | None) -> str:

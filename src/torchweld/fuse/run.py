@@ -15,6 +15,7 @@ from torchweld.fuse.kernel import build
 from torchweld.fuse.memory import plan_memory
 from torchweld.fuse.merge import merge_groups
 from torchweld.fuse.simplify import simplify
+from torchweld.fuse.split import split_reductions
 from torchweld.fuse.tidy import drop_copies, drop_dead, share_equal
 from torchweld.ir.loop import Buffer, Extern, LoopGraph, Nest
 from torchweld.ir.loop_verify import verify
@@ -38,6 +39,8 @@ def passes(notes: list[Refusal]) -> tuple[tuple[str, GraphPass], ...]:
         ("inline", partial(inline_producers, notes=notes)),
         ("simplify_inlined", simplify),
         ("drop_unread", drop_dead),
+        ("split", split_reductions),
+        ("canonical_again", canonical),
     )
 
 

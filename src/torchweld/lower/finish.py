@@ -67,6 +67,8 @@ def _own(b: Builder, out: Node, env: Env) -> View:
     spec = spec_of(out.meta[VAL])
     t = env[out]
     assert isinstance(t, Tensor)
+    if t.buffer.role != "temp" and _memory(out) in map(_memory, _placeholders(out)):
+        raise LoweringError("W201", f"output {out.name} shares memory with an input unsaid")
     view = strided(t, spec.strides) if t.buffer.role == "temp" else None
     if view is not None and same_layout(view, spec.strides):
         return View(view.buffer, view.shape, spec.strides, view.offset)
@@ -74,6 +76,11 @@ def _own(b: Builder, out: Node, env: Env) -> View:
         raise LoweringError("W201", f"output {out.name} has gaps or overlaps that no copy has")
     b.begin(out.name, b.origins, ())
     return View(b.copy(t, spec, "out").buffer, spec.shape, spec.strides, ZERO)
+
+
+def _memory(node: Node) -> int:
+    storage: int = node.meta[VAL].untyped_storage()._cdata
+    return storage
 
 
 def _alias(out: Node, roots: Mapping[Node, Tensor], base: Buffer) -> View:

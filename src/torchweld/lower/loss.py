@@ -101,7 +101,14 @@ def bce_with_logits(b: Builder, x: Tensor, target: Tensor, weight: Tensor | None
 def soft_margin_loss(b: Builder, x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
     a, t = _read(b, x), _read(b, target)
     shape = broadcast_shapes([x.shape, target.shape])
-    return _reduced(b, shape, lambda idx: log1p(exp(-a(idx) * t(idx))), reduction)
+    dtype = b.spec.dtype
+
+    def body(idx: Idx) -> Val:
+        # eager stores the exponential: in f16 it overflows
+        grown = exp(-a(idx) * t(idx)).to(dtype).to(dtype.compute)
+        return log1p(grown)
+
+    return _reduced(b, shape, body, reduction)
 
 
 @reduction("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default")

@@ -11,7 +11,7 @@ from torchweld.lower.builder import Builder
 from torchweld.lower.reduce import Over, Read, moments, read_as
 from torchweld.lower.registry import reduction
 from torchweld.lower.tensor import Idx, Tensor, numel
-from torchweld.lower.value import Val, rsqrt
+from torchweld.lower.value import Val, constant, rsqrt
 from torchweld.lower.views import reshaped
 
 
@@ -120,9 +120,9 @@ def batch_norm_inference(b: Builder, x: Tensor, weight: Tensor | None, bias: Ten
             factor = factor * weight.load(c).to(v.dtype)
         return _affine((v - running_mean.load(c).to(v.dtype)) * factor, c, None, bias)
 
-    rest = tuple(b.emit(lambda idx: running_mean.load(idx), s, f"unused{k}")
-                 for k, s in enumerate(b.specs) if k and numel(s.shape) == 0)  # fmt: skip
-    if len(rest) != len(b.specs) - 1:
+    rest = tuple(b.emit(running_mean.load, s, "unused")
+                 for s in b.specs[1:3] if numel(s.shape) == 0)  # fmt: skip
+    if len(rest) != 2:
         raise LoweringError("W202", "batch norm statistics of an unknown shape")
     return (b.emit(body), *rest)
 
@@ -152,23 +152,44 @@ def batch_norm_functional(b: Builder, x: Tensor, weight: Tensor | None, bias: Te
                           running_mean: Tensor, running_var: Tensor, training: bool,
                           momentum: float, eps: float) -> tuple[Tensor, ...]:  # fmt: skip
     """As `batch_norm_own`, and the updated running mean and (unbiased) variance."""
+    old = running_mean, running_var
     if not training:
-        raise LoweringError("W202", "functional batch norm in inference")
+        first = batch_norm_inference(b, x, weight, bias, *old, momentum, eps)
+        return (*first, b.emit(old[0].load, b.specs[3]), b.emit(old[1].load, b.specs[4]))
+    return _training(b, x, weight, bias, old, momentum, eps, 3)
+
+
+@reduction("aten._batch_norm_with_update_functional.default")
+def batch_norm_with_update(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
+                           running_mean: Tensor, running_var: Tensor, momentum: float,
+                           eps: float) -> tuple[Tensor, ...]:  # fmt: skip
+    """The same, with an empty fourth result that other devices use."""
+    first = _training(b, x, weight, bias, (running_mean, running_var), momentum, eps, 4)
+    if numel(b.specs[3].shape):
+        raise LoweringError("W202", "batch norm with a reserve")
+    reserve = b.emit(lambda idx: constant(0, b.specs[3].dtype), b.specs[3], "reserve")
+    return (*first[:3], reserve, *first[3:])
+
+
+def _training(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
+              old: tuple[Tensor, Tensor], momentum: float, eps: float,
+              k: int) -> tuple[Tensor, ...]:  # fmt: skip
+    """Output, mean, 1 / std, and new running statistics (the node's results k and k + 1)."""
     center, scale, squares = _batch_statistics(b, x, eps)
     out = _batch_normal(b, x, weight, bias, center, scale)
     freedom = _channels(x).count - 1
 
     def new_mean(idx: Idx) -> Val:
         m = center.load(idx)
-        return running_mean.load(idx).to(m.dtype) * (1 - momentum) + m * momentum
+        return old[0].load(idx).to(m.dtype) * (1 - momentum) + m * momentum
 
     def new_var(idx: Idx) -> Val:
         v = squares.load(idx) / freedom
-        return running_var.load(idx).to(v.dtype) * (1 - momentum) + v * momentum
+        return old[1].load(idx).to(v.dtype) * (1 - momentum) + v * momentum
 
     return (out, _result(b, center, 1), _result(b, scale, 2),
-            b.emit(new_mean, b.specs[3], "running_mean"),
-            b.emit(new_var, b.specs[4], "running_var"))  # fmt: skip
+            b.emit(new_mean, b.specs[k], "running_mean"),
+            b.emit(new_var, b.specs[k + 1], "running_var"))  # fmt: skip
 
 
 def _batch_statistics(b: Builder, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -80,18 +80,6 @@ for _n in (1, 2, 3):
     _register_nearest(_n)
 
 
-@lowering("aten.upsample_bilinear2d.vec")
-def bilinear_vec(b: Builder, x: Tensor, output_size: Sequence[int] | None, align_corners: bool,
-                 scale_factors: Sequence[float] | None) -> Tensor:  # fmt: skip
-    return _bilinear(b, x, align_corners, _factors(scale_factors, 2))
-
-
-@lowering("aten.upsample_bilinear2d.default")
-def bilinear(b: Builder, x: Tensor, output_size: Sequence[int], align_corners: bool,
-             scales_h: float | None = None, scales_w: float | None = None) -> Tensor:  # fmt: skip
-    return _bilinear(b, x, align_corners, [scales_h, scales_w])
-
-
 def _linear_weight(i: Expr, size: int, out: int, align_corners: bool,
                    scale: float | None) -> tuple[Expr, Expr, Val]:  # fmt: skip
     """The two source positions around output position `i`, and the weight of the second."""
@@ -107,22 +95,43 @@ def _linear_weight(i: Expr, size: int, out: int, align_corners: bool,
     return bounded(maximum(low, 0), n), bounded(maximum(high, 0), n), weight
 
 
-def _bilinear(b: Builder, x: Tensor, align_corners: bool,
-              scales: Sequence[float | None]) -> Tensor:  # fmt: skip
+def _linear(b: Builder, x: Tensor, align_corners: bool,
+            scales: Sequence[float | None]) -> Tensor:  # fmt: skip
+    """Weighted means of the two neighbours along each of the last dimensions."""
     if x.dtype not in (DType.F32, DType.BF16, DType.F16):
-        raise LoweringError("W203", f"bilinear upsampling of {x.dtype.value}")
-    (h, w), (oh, ow) = [e.value for e in x.shape[-2:]], [e.value for e in b.spec.shape[-2:]]
+        raise LoweringError("W203", f"linear upsampling of {x.dtype.value}")
+    n = len(scales)
+    sizes = [e.value for e in x.shape[-n:]]
+    outs = [e.value for e in b.spec.shape[-n:]]
 
     def body(idx: Idx) -> Val:
-        *lead, i, j = idx
-        top, bottom, wy = _linear_weight(i, h, oh, align_corners, scales[0])
-        left, right, wx = _linear_weight(j, w, ow, align_corners, scales[1])
+        near = [_linear_weight(i, size, out, align_corners, scale)
+                for i, size, out, scale in zip(idx[-n:], sizes, outs, scales, strict=True)]
 
-        def row(y: Expr) -> Val:
-            a = x.load((*lead, y, left)).to(DType.F32)
-            c = x.load((*lead, y, right)).to(DType.F32)
-            return a * (1 - wx) + c * wx
+        def mix(at: Idx, d: int) -> Val:
+            if d == n:
+                return x.load(at).to(DType.F32)
+            low, high, weight = near[d]
+            return mix((*at, low), d + 1) * (1 - weight) + mix((*at, high), d + 1) * weight
 
-        return row(top) * (1 - wy) + row(bottom) * wy
+        return mix(idx[:-n], 0)
 
     return b.emit(body)
+
+
+def _register_linear(name: str, scales: tuple[str, ...]) -> None:
+    def by_vec(b: Builder, x: Tensor, output_size: Sequence[int] | None, align_corners: bool,
+               scale_factors: Sequence[float] | None) -> Tensor:  # fmt: skip
+        return _linear(b, x, align_corners, _factors(scale_factors, len(scales)))
+
+    def by_size(b: Builder, x: Tensor, output_size: Sequence[int], align_corners: bool,
+                **given: float | None) -> Tensor:  # fmt: skip
+        return _linear(b, x, align_corners, [given[k] for k in scales])
+
+    lowering(f"aten.{name}.vec")(by_vec)
+    lowering(f"aten.{name}.default")(by_size)
+
+
+_register_linear("upsample_linear1d", ("scales",))
+_register_linear("upsample_bilinear2d", ("scales_h", "scales_w"))
+_register_linear("upsample_trilinear3d", ("scales_d", "scales_h", "scales_w"))

@@ -38,7 +38,8 @@ class SeedMLP(torch.nn.Module):
     def __init__(self, width: int = 512, layers: int = 4) -> None:
         super().__init__()
         self.weights = torch.nn.ParameterList(
-            torch.nn.Parameter(torch.randn(width, width)) for _ in range(layers)
+            torch.nn.Parameter(torch.randn(width, width) * (2 / width) ** 0.5)
+            for _ in range(layers)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

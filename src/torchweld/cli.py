@@ -1,0 +1,47 @@
+"""The `torchweld` command: run, explain, bench."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    top = argparse.ArgumentParser(prog="torchweld", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    told = (
+        commands.add_parser("run", help="run a script with torch.compile replaced by torchweld's"),
+        commands.add_parser("explain", help="run a script, then say what was compiled"),
+    )
+    for script in told:
+        script.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module")
+        script.add_argument("script", metavar="SCRIPT")
+        script.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS")
+    bench = commands.add_parser("bench", help="measure torchweld against its peers")
+    bench.add_argument("--suite", choices=("micro", "models", "demo", "all"), default="micro")
+    bench.add_argument("--only", nargs="+", default=[], metavar="CASE", help="these cases alone")
+    bench.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    bench.add_argument("--json", metavar="FILE", help="write the figures there too")
+    bench.add_argument("--threads", type=int, default=2, help="threads per compiler (default: 2)")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    given = parser().parse_args(argv)
+    # each command imports only what it needs: `torchweld --help` does not import torch
+    if given.command == "bench":
+        from torchweld.workbench import bench
+
+        return bench.main(given.suite, given.only, given.quick, given.json, given.threads)
+    from torchweld.workbench import script
+
+    action = script.run if given.command == "run" else script.explain
+    action(given.script, given.arguments, module=given.module)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
