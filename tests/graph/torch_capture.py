@@ -18,7 +18,18 @@ from torch.utils import _pytree as pytree
 
 from torchweld.ir.graph import VAL, GraphPair
 
-_UNSEEN = ("__get__", "dim", "size", "numel", "stride", "is_contiguous", "storage_offset")
+_UNSEEN = (
+    "__get__",
+    "dim",
+    "size",
+    "numel",
+    "stride",
+    "is_contiguous",
+    "storage_offset",
+    "untyped_storage",
+    "element_size",
+    "__len__",
+)
 _UNSEEN_NAMES = frozenset(("shape", "dtype", "device", "ndim", "requires_grad", "layout"))
 
 

@@ -1,7 +1,7 @@
 """A vectorised interpreter of LoopGraph on torch tensors, independent of ir.loop_eval.
 
-It runs whole models in seconds, so that lowering is checked on real sizes. Its arithmetic is torch's
-own, element type by element type.
+It runs whole models in seconds, so that lowering is checked on real sizes. Its arithmetic is that
+of torch, element type by element type.
 """
 
 from __future__ import annotations
@@ -230,5 +230,10 @@ OPS = {
     "bit_or": torch.bitwise_or, "bit_xor": torch.bitwise_xor, "bit_not": torch.bitwise_not,
     "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift,
 }  # fmt: skip
-for _name in ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "sigmoid", "floor", "ceil", "trunc", "signbit", "copysign", "hypot", "nextafter", "isnan", "isinf", "eq", "ne", "lt", "le", "gt", "ge"]:
+_SAME = """
+exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh
+acosh atanh erf erfc erfinv lgamma sigmoid floor ceil trunc signbit copysign hypot nextafter isnan
+isinf eq ne lt le gt ge
+"""
+for _name in _SAME.split():
     OPS[_name] = getattr(torch, _name)

@@ -6,6 +6,8 @@ only their ratio matters, and a factor of two in it changes few decisions.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from torchweld.fuse.facts import body_facts, points
 from torchweld.ir.loop import Buffer, Nest, loads
 from torchweld.ir.plan import Kernel, Plan
@@ -17,6 +19,7 @@ THREAD_BYTES = 16 << 10  # a thread is worth starting for this much traffic ...
 THREAD_FLOPS = 20_000  # ... or this much arithmetic
 
 
+@lru_cache(1 << 14)
 def size_of(b: Buffer) -> int:
     """Bytes of the elements of a buffer."""
     return points(b.shape) * b.dtype.bytes

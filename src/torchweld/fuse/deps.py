@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 from torchweld.fuse.facts import body_facts, index_scalars
-from torchweld.ir.loop import Buffer, Extern, Load, LoopGraph, Nest, Node, views_of
+from torchweld.ir.loop import Buffer, Extern, LoopGraph, Nest, Node, views_of
 
 # operators that only compute: they may be dropped when unused and run in any order
 PURE = frozenset(
@@ -30,24 +30,22 @@ PURE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """The buffers one node touches. `loads`: every distinct load of a nest."""
+    """The buffers one node touches, and whether its order among such nodes matters."""
 
     reads: frozenset[Buffer]
     writes: frozenset[Buffer]
-    loads: tuple[Load, ...] = ()
     effect: bool = False
 
 
 def uses(n: Node) -> Uses:
     """What `n` reads and writes."""
     if isinstance(n, Nest):
-        found = body_facts(n.body).loads
+        read = body_facts(n.body).buffers
         for s in index_scalars(n.index):
-            found += tuple(ld for ld in body_facts(s).loads if ld not in found)
-        read = {ld.buffer for ld in found}
+            read |= body_facts(s).buffers
         if n.mode != "set":
-            read.add(n.out)
-        return Uses(frozenset(read), frozenset((n.out,)), found)
+            read |= {n.out}
+        return Uses(read, frozenset((n.out,)))
     views = views_of(n.args) + views_of(tuple(v for _, v in n.kwargs))
     return Uses(
         frozenset(v.buffer for v in views), frozenset(n.outs) | frozenset(n.writes),

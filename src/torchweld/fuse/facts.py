@@ -88,6 +88,7 @@ class Body:
     """
 
     loads: tuple[Load, ...]
+    buffers: frozenset[Buffer]
     exprs: tuple[Expr, ...]
     flops: int
     size: int
@@ -124,7 +125,8 @@ def body_facts(x: Scalar) -> Body:
             flops += cost
             dear = dear or cost >= _DEAR
             checks = checks or n.name == "check_index"
-    return Body(tuple(found), tuple(exprs), flops, size, dear, checks)
+    buffers = frozenset(ld.buffer for ld in found)
+    return Body(tuple(found), buffers, tuple(exprs), flops, size, dear, checks)
 
 
 @lru_cache(_CACHE)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchweld.fuse.cost import size_of
 from torchweld.fuse.facts import body_facts, extent, index_scalars, linear, points, symbols
 from torchweld.ir.expr import Expr, Sym
 from torchweld.ir.loop import Axis, Buffer, Load, Nest
@@ -37,6 +38,7 @@ class Group:
     reads: dict[Buffer, list[Member]] = field(default_factory=dict)
     writes: dict[Buffer, list[Member]] = field(default_factory=dict)
     alone: bool = False  # runs in an order of its own: takes no other nest
+    bytes: int = 0  # of all buffers that the group touches
     inner: Sym | str | None = UNKNOWN  # the axis along which most bytes are contiguous
 
     @property
@@ -87,6 +89,7 @@ def index_members(g: Group) -> None:
         g.writes.setdefault(m.nest.out, []).append(m)
         if m.nest.mode != "set":
             g.reads.setdefault(m.nest.out, []).append(m)
+    g.bytes = sum(size_of(b) for b in g.reads.keys() | g.writes.keys())
 
 
 def shape_of(n: Nest) -> str:

@@ -140,12 +140,8 @@ def _limits(a: Group, b: Group) -> str:
 def _worthless(a: Group, b: Group) -> str:
     """Siblings must share a good part of their traffic."""
     shared = sum(size_of(x) for x in a.reads.keys() & b.reads.keys())
-    own = min(_bytes(a), _bytes(b))
+    own = min(a.bytes, b.bytes)
     return "" if shared * 4 >= own else "they share little of what they read"
-
-
-def _bytes(g: Group) -> int:
-    return sum(size_of(x) for x in g.reads.keys() | g.writes.keys())
 
 
 # ---------------------------------------------------------------- naming loops alike
@@ -158,6 +154,13 @@ def _match(a: Group, b: Group) -> Names:
     for mine, yours in _meeting_points(a, b):
         for e, f in zip(mine, yours, strict=True):
             _pair(a, b, e, f, names, taken)
+    if a.keep is None and b.keep is None and len(names) < len(b.sizes):
+        # the same space, read at other places: pair what is left in order
+        left = [s for s in a.sizes if s not in taken]
+        rest = [s for s in b.sizes if s not in names]
+        if [a.sizes[s] for s in left] == [b.sizes[s] for s in rest]:
+            names.update(zip(rest, left, strict=True))
+            return names
     # what is left may share a loop when the sizes agree: a loop has no meaning beyond its size
     left_a = [s for s in a.sizes if s not in taken and s not in a.kept()]
     for s in b.sizes:
@@ -250,7 +253,7 @@ def _few_rows(a: Group, b: Group, keep: tuple[Sym, ...]) -> str:
     if rows >= MIN_ROWS or total <= FEW_POINTS:
         return ""
     wide = [g for g in (a, b) if g.extent_of(g.kept()) > rows]
-    if wide and _bytes(a) + _bytes(b) > ROW_WORK:
+    if wide and a.bytes + b.bytes > ROW_WORK:
         return f"only {rows} rows would be in common"
     return ""
 
@@ -278,7 +281,7 @@ def _crossing(a: Group, b: Group, names: Names, keep: tuple[Sym, ...]) -> str:
 
 def _transposed(a: Group, b: Group, names: Names) -> str:
     """Why one vectorised loop cannot serve both: their contiguous axes differ."""
-    if min(_bytes(a), _bytes(b)) * 4 < max(_bytes(a), _bytes(b)):
+    if min(a.bytes, b.bytes) * 4 < max(a.bytes, b.bytes):
         return ""  # the smaller one does not matter
     mine, yours = _inner(a), _inner(b)
     if mine is None or yours is None or names.get(yours, yours) is mine or yours not in names:

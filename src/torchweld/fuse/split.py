@@ -86,7 +86,7 @@ def _few_results(axes: Sequence[Axis]) -> _Cut:
     while True:
         inner = points(tuple(a.size for a in rest[1:]))
         first = extent(rest[0].size)
-        if inner < PART // 2 or parts * first > 1 << 14:
+        if len(rest) == 1 or inner < PART // 2 or parts * first > 1 << 14:
             break
         kept.append(rest.pop(0))
         parts *= first

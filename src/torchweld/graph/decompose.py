@@ -23,10 +23,8 @@ aten = torch.ops.aten
 
 # Operators that torch's table takes apart as well as we would.
 FROM_TORCH: tuple[OpOverload, ...] = (
-    aten.addr.default,
     aten.binary_cross_entropy.default,
     aten.dist.default,
-    aten.linalg_cross.default,
 )
 
 

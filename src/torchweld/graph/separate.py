@@ -87,12 +87,15 @@ def _own_objects(graph: Graph, updates: list[Node], values: list[Node], results:
     """Two tensor objects of one memory are two nodes: an alias says that they are not the same."""
     wholes = dict(zip(results.mutated, updates, strict=True))
     places = graph.find_nodes(op="placeholder")
-    seen: dict[Node, int] = {}
+    placed: dict[int, Node] = {}
     for i, (alias, thing) in enumerate(zip(results.aliases, results.objects, strict=True)):
         whole = None if alias is None else wholes.get(alias, places[alias])
         is_input = thing < 0
-        if (values[i] is whole and not is_input) or seen.setdefault(values[i], thing) != thing:
+        if thing in placed:
+            values[i] = placed[thing]
+        elif (values[i] is whole and not is_input) or values[i] in placed.values():
             values[i] = _insert(graph, aten.alias.default, values[i])
+        placed[thing] = values[i]
 
 
 def _rebase(graph: Graph, node: Node, old: Node, new: Node) -> Node:

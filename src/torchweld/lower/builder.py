@@ -14,6 +14,7 @@ from torchweld.lower.tensor import (
     Spec,
     Tensor,
     dense,
+    disjoint,
     row_major,
     strided,
     whole,
@@ -86,7 +87,10 @@ class Builder:
 
     def based_on(self, t: Tensor) -> Tensor:
         """A copy of `t` to store into; `t` itself where the node may overwrite it."""
-        return t if self.overwrites else self.emit(t.load)
+        b = t.buffer
+        if self.overwrites and t.whole and b.role == "input" and disjoint(b.shape, b.strides):
+            return t
+        return self.emit(t.load)
 
     def temp(self, body: Body, like: Spec | Tensor, dtype: DType, part: str) -> Tensor:
         """`emit` into an intermediate with the shape of `like`, row-major."""

@@ -19,6 +19,7 @@ from torchweld.lower.builder import Builder
 from torchweld.lower.elementwise import lower_pointwise
 from torchweld.lower.fallback import Env, Lowered, lower_extern
 from torchweld.lower.finish import finish
+from torchweld.lower.overwrite import overwriting
 from torchweld.lower.registry import Rule, arguments_for, bind
 from torchweld.lower.tensor import Spec, Tensor, spec_of, whole
 
@@ -33,6 +34,7 @@ def lower(pair: GraphPair) -> LoopGraph:
     env: Env = {}
     inputs: list[Buffer] = []
     outputs: tuple[View | None, ...] | None = None
+    over = overwriting(pair)
     for node in pair.forward.nodes:
         b.begin(node.name, (str(node.meta.get(ORIGIN) or node.name),), ())
         if node.op == "placeholder":
@@ -41,7 +43,7 @@ def lower(pair: GraphPair) -> LoopGraph:
         elif node.op == "output":
             outputs = finish(b, pair, node, env, inputs)
         elif node.op == "call_function":
-            env[node] = _call(b, node, env)
+            env[node] = _call(b, node, env, node in over)
         else:
             raise LoweringError("W201", f"{node.op} node {node.name}", at=_loc(node))
     if outputs is None:
@@ -56,7 +58,7 @@ def _input(b: Builder, node: Node) -> Buffer:
     return b.buffer(spec_of(val), "", "input", as_expr(int(val.storage_offset())))
 
 
-def _call(b: Builder, node: Node, env: Env) -> Lowered:
+def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
     """The value of a call: by its rule, else by ATen."""
     if node.target is operator.getitem:
         source, k = node.args
@@ -71,7 +73,7 @@ def _call(b: Builder, node: Node, env: Env) -> Lowered:
     if rule is not None:
         try:
             b.begin(node.name, b.origins, _specs(node))
-            b.used = _used(node)
+            b.used, b.overwrites = _used(node), overwrites
             return _apply(b, rule, copies, node, env)
         except LoweringError as error:
             del b.nodes[mark:]

@@ -1,4 +1,4 @@
-/* The rows that native.py writes -> Specs and Steps. Numbers are checked here once, not per call. */
+/* The rows that native.py writes -> Specs and Steps. Numbers are checked here, not per call. */
 #include "_driver.h"
 
 #include <string.h>
@@ -33,7 +33,8 @@ static int *numbers(PyObject *row, int *n, int low, int high)
     int *out = wide ? room(*n, sizeof *out) : NULL;
     for (int i = 0; out && i < *n; i++) {
         if (wide[i] < low || wide[i] >= high) {
-            PyErr_Format(PyExc_ValueError, "%lld is not in [%d, %d)", (long long)wide[i], low, high);
+            PyErr_Format(PyExc_ValueError, "%lld is not in [%d, %d)", (long long)wide[i], low,
+                         high);
             PyMem_Free(out);
             out = NULL;
             break;

@@ -6,6 +6,11 @@
  *
  * The first two only say that they failed; the call then runs again by R_PYTHON, which raises what
  * eager raises.
+ *
+ * Microseconds a call on 8x8 tensors by INTO / SHIM / PYTHON, and eager from Python: mm 1.3 / 1.5 /
+ * 1.9, 1.4; addmm 2.4 / - / 3.5, 2.4; _softmax - / 4.2 / 5.3, 4.3; cat - / 1.5 / 2.5, 1.3 (2-core
+ * EPYC VM, torch 2.13, 2026-11-29). So SHIM wherever it can express the call, and INTO before it,
+ * also because its results can live in memory that is used again.
  */
 #include "_driver.h"
 

@@ -66,7 +66,7 @@ typedef struct Torch {
     int32_t u8;                           /* dtype code */
     uint16_t keys[16];                    /* dispatch keys that Calls run without */
     int n_keys;
-    int storage_word;                     /* index in the TensorImpl of its StorageImpl; 0 unknown */
+    int storage_word;                     /* index in the TensorImpl of its StorageImpl, or 0 */
     uint64_t unique_count;                /* reference word of a StorageImpl with one owner */
     int huge_pages;                       /* madvise is worth calling */
 } Torch;
@@ -198,7 +198,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *program;
     PyObject *settle;     /* (op, tensor, number) -> the tensor in its promised layout */
-    PyObject *view;       /* (source tensor, number, source number) -> as_strided that torch tracks */
+    PyObject *view;       /* (source tensor, number, source number) -> a view that torch tracks */
     PyObject *bump;       /* (list of tensors) -> None: advances their version counters */
     int n_inputs, n_tensors, n_steps, n_outputs, n_groups, n_mutated, verify, guarded;
     int max_args, max_stack;

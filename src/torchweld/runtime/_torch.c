@@ -73,6 +73,27 @@ static void *find(void *const *libraries, int n, const char *const *names)
     return NULL;
 }
 
+/* Fill the table; a list of the optional names that were not found, NULL if a required one was. */
+static PyObject *find_all(void *const *libraries, int n)
+{
+    PyObject *missing = PyList_New(0);
+    for (int i = 0; missing && i < N_ROWS; i++) {
+        void *found = find(libraries, n, ROWS[i].names);
+        memcpy(ROWS[i].slot, &found, sizeof found);
+        if (found)
+            continue;
+        PyObject *name = NULL;
+        if (ROWS[i].required)
+            PyErr_Format(PyExc_RuntimeError, "torch has no %s", ROWS[i].names[0]);
+        else
+            name = PyUnicode_FromString(ROWS[i].names[0]);
+        if (!name || PyList_Append(missing, name) < 0)
+            Py_CLEAR(missing);
+        Py_XDECREF(name);
+    }
+    return missing;
+}
+
 /* The word of the Python tensor that holds `impl`, or 0. */
 static Py_ssize_t find_word(PyObject *object, Py_ssize_t size, uintptr_t impl)
 {
@@ -95,7 +116,7 @@ static int read_keys(PyObject *keys)
 }
 
 /* init(libraries, tensor_type, sample, sample_cdata, keys, wrap_stolen, internal_error, huge) ->
- * the names that were not found. RuntimeError if a required one is among them. */
+ * the optional names that were not found. RuntimeError if a required one is missing. */
 PyObject *torch_init(PyObject *self, PyObject *args)
 {
     PyObject *paths, *type, *sample, *keys, *stolen, *internal;
@@ -112,25 +133,9 @@ PyObject *torch_init(PyObject *self, PyObject *args)
             return NULL;
         libraries[i] = dlopen(path, RTLD_NOLOAD | RTLD_LAZY);
     }
-    PyObject *missing = PyList_New(0);
+    PyObject *missing = find_all(libraries, n);
     if (!missing)
         return NULL;
-    for (int i = 0; i < N_ROWS; i++) {
-        void *found = find(libraries, n, ROWS[i].names);
-        memcpy(ROWS[i].slot, &found, sizeof found);
-        if (found)
-            continue;
-        if (ROWS[i].required) {
-            PyErr_Format(PyExc_RuntimeError, "torch has no %s", ROWS[i].names[0]);
-            goto fail;
-        }
-        PyObject *name = PyUnicode_FromString(ROWS[i].names[0]);
-        if (!name || PyList_Append(missing, name) < 0) {
-            Py_XDECREF(name);
-            goto fail;
-        }
-        Py_DECREF(name);
-    }
     torch.handle_offset = find_word(sample, Py_TYPE(sample)->tp_basicsize, (uintptr_t)impl);
     if (!torch.handle_offset) {
         PyErr_SetString(PyExc_RuntimeError, "no TensorImpl word in a Python tensor");
@@ -220,9 +225,9 @@ PyObject *torch_make(PyObject *self, PyObject *args)
     return torch_wrap(h);
 }
 
-/* calibrate(tensor, storage_cdata): where a TensorImpl keeps its storage and what the storage's
- * reference word is while it has one owner. -> (word index, reference word), or None if the layout
- * is not the one expected; then large outputs are not pooled. */
+/* calibrate(tensor, storage_cdata) -> (word index, reference word): where a TensorImpl keeps its
+ * storage, and what the storage's reference word is while it has one owner. None if the layout is
+ * not the one expected; then large outputs are not pooled. */
 PyObject *torch_calibrate(PyObject *self, PyObject *args)
 {
     PyObject *tensor;

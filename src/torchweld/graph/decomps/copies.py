@@ -45,7 +45,6 @@ def _view_then_copy(view: OpOverload) -> Callable[..., Any]:
 
 
 for _copying, _view in (
-    (aten.view_copy.default, aten.view.default),
     (aten.permute_copy.default, aten.permute.default),
     (aten.transpose_copy.int, aten.transpose.int),
     (aten.t_copy.default, aten.t.default),

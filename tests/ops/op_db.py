@@ -1,0 +1,227 @@
+"""torch's own operator database against the compiler: each entry's samples, eager and compiled.
+
+All samples of one operator and dtype are calls in one generated function, so that one compile
+serves them all; what does not come through whole is compiled again call by call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo, UnaryUfuncInfo
+
+import torchweld
+from torchweld.base.errors import Refusal
+from torchweld.pipeline import STATISTICS
+from torchweld.workbench.compare import Difference, differences
+
+DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+SEED = 3
+# operators whose values are whatever was in memory: dtype, shape and strides are compared
+UNINITIALIZED = frozenset(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
+                           "new_empty_strided"))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass
+class Outcome:
+    """What became of the samples of one operator and dtype.
+
+    generated: of the matched ones, those whose graph ran at least one generated kernel.
+    """
+
+    op: str
+    dtype: str
+    samples: int = 0
+    matched: int = 0
+    generated: int = 0
+    fell_back: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+def clone(value: Any) -> Any:
+    """A copy that shares no memory and keeps strides."""
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided:
+            return value.clone()
+        fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+        return fresh.copy_(value) if value.numel() else fresh
+    if type(value) in (tuple, list):
+        return type(value)(map(clone, value))
+    if type(value) is dict:
+        return {k: clone(v) for k, v in value.items()}
+    return value
+
+
+def _special(x: Any) -> Any:
+    """The same tensor with NaN, infinities and zeros of both signs among its elements."""
+    if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.numel() < 8:
+        return x
+    y = x.clone().flatten()
+    y[:5] = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0], dtype=x.dtype)
+    return y.reshape(x.shape)
+
+
+def _reshaped(args: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
+    def one(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        return torch.ones(shape, dtype=x.dtype)
+
+    return tuple(map(one, args))
+
+
+def samples_of(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Sample]:
+    """The entry's own samples, non-contiguous forms of some, and 0-d, empty and special ones."""
+    torch.manual_seed(SEED)
+    own = list(islice(op.sample_inputs("cpu", dtype, requires_grad=False), limit))
+    for s in own:
+        yield Sample((s.input, *s.args), s.kwargs)
+    for s in own[: max(1, limit // 4)]:
+        s = s.noncontiguous()
+        yield Sample((s.input, *s.args), s.kwargs)
+    if isinstance(op, (UnaryUfuncInfo, BinaryUfuncInfo)) and own:
+        s = own[0]
+        for shape in ((), (0,), (2, 0, 3), (1, 7, 1)):
+            yield Sample(_reshaped((s.input, *s.args), shape), s.kwargs)
+    if isinstance(op, (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo)):
+        for s in own[:4]:
+            yield Sample(tuple(map(_special, (s.input, *s.args))), s.kwargs)
+
+
+class Writer:
+    """Writes a function of tensors that makes one call per sample."""
+
+    def __init__(self, op: Any) -> None:
+        self.scope: dict[str, Any] = {"op": op}
+        self.tensors: list[torch.Tensor] = []
+        self.calls: list[str] = []
+
+    def render(self, value: Any) -> str:
+        if isinstance(value, torch.Tensor):
+            self.tensors.append(value)
+            return f"t{len(self.tensors) - 1}"
+        if type(value) in (tuple, list):
+            inner = "".join(self.render(v) + ", " for v in value)
+            return f"({inner})" if type(value) is tuple else f"[{inner}]"
+        if type(value) is dict:
+            return "{" + ", ".join(f"{k!r}: {self.render(v)}" for k, v in value.items()) + "}"
+        name = f"c{len(self.scope)}"
+        self.scope[name] = value
+        return name
+
+    def add(self, sample: Sample) -> None:
+        parts = [self.render(a) for a in sample.args]
+        parts += [f"{k}={self.render(v)}" for k, v in sample.kwargs.items()]
+        self.calls.append(f"op({', '.join(parts)})")
+
+    def function(self) -> Any:
+        names = "".join(f"t{i}, " for i in range(len(self.tensors)))
+        body = "".join(f"        {call},\n" for call in self.calls)
+        exec(f"def batch({names}):\n    return (\n{body}    )\n", self.scope)
+        return self.scope["batch"]
+
+
+def runs_eagerly(op: Any, sample: Sample) -> bool:
+    """Whether eager accepts the sample at all."""
+    try:
+        op(*clone(sample.args), **clone(sample.kwargs))
+    except Exception:
+        return False
+    return True
+
+
+def _reasons() -> list[Refusal]:
+    found = list(STATISTICS.refusals)
+    found += [c.refusal for c in STATISTICS.compiled if c.refusal is not None]
+    return found
+
+
+def attempt(op: Any, samples: list[Sample], name: str) -> tuple[list[list[Difference]], str]:
+    """Differences per sample, and the reason if something did not run compiled ("" if all did)."""
+    writer = Writer(op)
+    for sample in samples:
+        writer.add(sample)
+    fn = writer.function()
+    mine, theirs = clone(writer.tensors), clone(writer.tensors)
+    torch.manual_seed(SEED)
+    want = fn(*theirs)
+    torchweld.reset()
+    torch.manual_seed(SEED)
+    try:
+        got = torchweld.compile(fn)(*mine)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}".split("\n")[0]
+        return [[Difference("raised", "", text)] for _ in samples], "raised"
+    found = [_compare(g, w, name) for g, w in zip(got, want, strict=True)]
+    if not any(found) and differences(mine, theirs):
+        found = [[Difference("values", "inputs", "changed otherwise than in eager")]] * len(found)
+    reasons = _reasons()
+    return found, _short(reasons[0]) if reasons else ""
+
+
+def _compare(got: Any, want: Any, name: str) -> list[Difference]:
+    found = differences(got, want, strides=True)
+    if name in UNINITIALIZED:
+        found = [d for d in found if d.kind not in ("values", "nan")]
+    return found
+
+
+def _short(why: Refusal) -> str:
+    return f"{why.code} {why.why}".split("\n")[0][:120]
+
+
+def check(op: Any, dtype: torch.dtype, limit: int) -> Outcome:
+    """Run all samples of one operator and dtype under no_grad."""
+    out = Outcome(op.formatted_name, str(dtype).removeprefix("torch."))
+    with torch.no_grad():
+        samples = [s for s in samples_of(op, dtype, limit) if runs_eagerly(op.op, s)]
+        if samples:
+            _count(op, samples, out)
+    return out
+
+
+def _count(op: Any, samples: list[Sample], out: Outcome) -> None:
+    """Add the samples' outcomes: as one batch, or one by one if the batch is not clean."""
+    found, reason = attempt(op.op, samples, op.name)
+    if len(samples) > 1 and (reason or any(found)):
+        for sample in samples:
+            _count(op, [sample], out)
+        return
+    out.samples += len(samples)
+    for sample, wrong in zip(samples, found, strict=True):
+        if wrong:
+            shapes = [tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in sample.args]
+            out.wrong.append(f"{wrong[0]} args={shapes} kwargs={sample.kwargs}"[:300])
+        elif reason:
+            out.fell_back += 1
+            out.reasons[reason] = out.reasons.get(reason, 0) + 1
+        else:
+            out.matched += 1
+            out.generated += STATISTICS.kernels > 0
+
+
+def entries(names: Iterable[str] = ()) -> list[tuple[Any, torch.dtype]]:
+    """All operators and dtypes that the CPU supports, in the order of the database."""
+    wanted = set(names)
+    return [
+        (op, dtype)
+        for op in op_db
+        if not wanted or op.name in wanted or op.formatted_name in wanted
+        for dtype in DTYPES
+        if op.supports_dtype(dtype, "cpu")
+    ]
