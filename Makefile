@@ -28,15 +28,18 @@ check: $(READY) ## style, types, layers, sizes, generated docs, rules of the rep
 	$(VENV)/bin/lint-imports
 	$(PY) tools/check_size.py
 	$(PY) tools/check_docs.py
+	$(PY) tools/ir_docs.py --check
+	$(PY) tools/architecture_doc.py --check
 	$(PY) -m pytest tests/repo
 
 bench: $(READY) ## measure every case against its peers; writes bench/results and README's table
 	$(PY) bench/run.py
 	$(PY) bench/table.py
 
-bless: $(READY) ## rewrite generated docs and golden files: read the diff before committing it
+bless: $(READY) ## rewrite the generated parts of the docs: read the diff before committing it
 	$(PY) tools/check_docs.py --write
-	TORCHWELD_BLESS=1 $(PY) -m pytest tests
+	$(PY) tools/ir_docs.py
+	$(PY) tools/architecture_doc.py
 
 test-py: ## torch-free tests of frame, base, ir, fuse and codegen on every other Python found
 	PYTHON=$(PYTHON) sh tools/test_py.sh 3.12 3.13

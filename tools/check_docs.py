@@ -18,8 +18,6 @@ sys.path.insert(0, str(ROOT / "src"))
 from torchweld.base import config  # noqa: E402
 from torchweld.base.codes import CODES  # noqa: E402
 
-# read by the test-suite alone, so not a setting of the package
-TEST_VARIABLES = frozenset(("TORCHWELD_BLESS",))
 GROUPS = (
     ("W1", "Capture"),
     ("W2", "Graph, lowering, fusion, code generation"),
@@ -35,9 +33,9 @@ def errors_page() -> str:
     parts = [
         "# Error and refusal codes\n",
         NOTE.format("src/torchweld/base/codes.py"),
-        "A refusal is not a failure: the frame or operator it names runs eagerly (or in ATen) and the\n"
-        "result is eager's. `torchweld.explain(f)(*args)` and `TORCHWELD_LOGS=graph_breaks` show them\n"
-        "with the line of your code; under `TORCHWELD=strict` unsupported code raises instead.\n",
+        "A refusal is not a failure: the frame or operator it names runs eagerly (or in ATen), and",
+        "the result is eager's. `torchweld.explain(f)(*args)` and `TORCHWELD_LOGS=graph_breaks`",
+        "show them with the line of your code; under `TORCHWELD=strict` unsupported code raises.\n",
     ]
     for prefix, title in GROUPS:
         rows = [c for c in CODES.values() if c.code.startswith(prefix)]
@@ -77,9 +75,8 @@ def texts(*patterns: str) -> Iterator[tuple[Path, str]]:
 
 def undocumented() -> Iterator[str]:
     """TORCHWELD_* names that the table of settings does not have."""
-    known = set(re.findall(r"TORCHWELD\w*", config.table())) | TEST_VARIABLES
-    where = ("src/**/*.py", "src/**/*.c", "tests/**/*.py", "bench/*.py", "docs/**/*.md", "*.md",
-             "Makefile")  # fmt: skip
+    known = set(re.findall(r"TORCHWELD\w*", config.table()))
+    where = ("src/**/*.py", "src/**/*.c", "bench/*.py", "docs/**/*.md", "*.md", "Makefile")
     for path, text in texts(*where):
         for name in sorted(set(re.findall(r"\bTORCHWELD_[A-Z0-9_]+\b", text)) - known):
             if path.suffix == ".c" and f'"{name}"' not in text:

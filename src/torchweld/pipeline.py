@@ -28,6 +28,7 @@ from torchweld.fuse.run import fuse
 from torchweld.graph.autograd import needs_autograd
 from torchweld.graph.run import normalize
 from torchweld.ir.graph import VAL
+from torchweld.ir.loop import writes
 from torchweld.ir.loop_text import text as loop_text
 from torchweld.ir.loop_verify import verify as verify_loop
 from torchweld.ir.plan_text import text as plan_text
@@ -154,6 +155,8 @@ def to_program(gm: GraphModule, number: int) -> Program:
     dump(number, "fuse", "plan", lambda: plan_text(plan), "fusion")
     with events.timed("codegen"):
         program = generate(plan)
+    written = {b for node in loop.nodes for b in writes(node)}
+    program.meta["mutated"] = tuple(i for i, b in enumerate(loop.inputs) if b in written)
     dump(number, "codegen", "cpp", lambda: "\n".join(a.source for a in program.artifacts),
          "output_code")  # fmt: skip
     return program

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import torchweld
+from torchweld.base.errors import FullGraphError
 
 
 def check(fn: Callable[..., Any], *calls: tuple[Any, ...], graphs: int = 1) -> None:
@@ -48,7 +49,7 @@ def check_refused(fn: Callable[..., Any], *args: Any, code: str, says: str) -> N
     Twins().equal((expected, expected_args), (got, got_args))
     try:
         torchweld.compile(fn, fullgraph=True, backend="eager")(*copy.deepcopy(args))
-    except torchweld.FullGraphError as error:
+    except FullGraphError as error:
         assert code in str(error)
         assert says in str(error)
     else:
@@ -65,7 +66,7 @@ def outcome(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """What the call returns, or the exception."""
     try:
         return fn(*args)
-    except torchweld.FullGraphError:
+    except FullGraphError:
         raise
     except Exception as error:
         return type(error), error.args

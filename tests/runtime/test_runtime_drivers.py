@@ -135,6 +135,18 @@ def test_calls_and_kernels_read_views_of_arena_tensors(make):
     assert total.tolist() == [5.0, 7.0, 9.0] and last.tolist() == [5.0, 6.0, 7.0]
 
 
+def test_an_empty_intermediate_needs_no_arena_bytes(make):
+    p = program(
+        (spec("input", (0, 3)), spec("arena", (0, 3)), spec("extern", (3,))),
+        (
+            Launch("add1", (0, 1), 0, 8),
+            Call("aten.sum.dim_IntList", (T(1), (0,)), (), (2,)),
+        ),
+        (2,),
+    )
+    assert make(p)(torch.empty(0, 3))[0].tolist() == [0.0, 0.0, 0.0]
+
+
 def test_a_dropped_tensor_is_gone_and_the_rest_stays(make):
     p = program(
         (spec("input", (2, 2)), spec("extern", (2, 2)), spec("extern", (2, 2))),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from launch_lists import add_one, call, mlp, program, spec
 
-from torchweld.ir.program import Alloc, Launch, TensorArg
+from torchweld.ir.program import Alloc, Call, Launch, TensorArg
 
 BIG = 1 << 20  # elements of f32: 4 MB
 
@@ -67,6 +67,27 @@ def test_an_output_from_pooled_memory_is_an_ordinary_tensor(big):
     y.requires_grad_().sum().backward()
 
 
+def test_memory_that_was_shared_with_other_processes_is_not_reused(big):
+    x = torch.zeros(BIG)
+    y = big(x)[0].share_memory_()
+    shared = y.data_ptr()
+    window = y.untyped_storage()._share_filename_cpu_()  # what a queue sends to another process
+    del y
+    other = torch.UntypedStorage._new_shared_filename_cpu(*window)
+    for _ in range(4):
+        assert big(torch.full((BIG,), 41.0))[0].data_ptr() != shared
+    assert torch.empty(0).set_(other).max().item() == 1.0
+
+
+@pytest.mark.parametrize("bytes_left", [0, 64])
+def test_memory_that_the_caller_gave_up_is_not_reused(big, bytes_left):
+    x = torch.zeros(BIG)
+    for _ in range(4):
+        (y,) = big(x)
+        assert y.max().item() == 1.0
+        y.untyped_storage().resize_(bytes_left)
+
+
 def test_inference_mode_does_not_leak_into_later_calls(native, big):
     x = torch.zeros(BIG)
     small = native(mlp())
@@ -76,6 +97,22 @@ def test_inference_mode_does_not_leak_into_later_calls(native, big):
             assert big(x)[0].is_inference() and small(*args)[0].is_inference()
     for _ in range(3):
         assert not big(x)[0].is_inference() and not small(*args)[0].is_inference()
+
+
+def test_arena_tensors_of_an_inference_mode_call_are_not_used_outside(native):
+    p = program(
+        (spec("input", (4,)), spec("arena", (4,), 64), spec("fresh", (4,))),
+        (
+            Launch("add1", (0, 1), 4, 8), Call("aten.relu_.default", (TensorArg(1),), (), ()),
+            Alloc(2), Launch("add1", (1, 2), 4, 8),
+        ),
+        (2,),
+        arena=128,
+    )  # fmt: skip
+    ex, x = native(p), torch.full((4,), -3.0)
+    with torch.inference_mode():
+        ex(x)
+    assert ex(x)[0].tolist() == [1.0] * 4
 
 
 def test_trim_forgets_pooled_memory_and_calls_go_on(big):

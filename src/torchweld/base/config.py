@@ -18,6 +18,7 @@ CHANNELS = (
     "fusion",
     "output_code",
     "perf",
+    "runtime",
 )
 
 

@@ -20,8 +20,9 @@ from torchweld.ir.source import (
     TypeOf,
 )
 
-# guards about an item of a dict that cannot change while the dict does not
-_STABLE = ("is", "equal", "is_not")
+# guards about an item of a dict that cannot change while the dict does not (the guard program
+# itself checks the type again where `__class__` can be assigned)
+_STABLE = ("is", "equal", "is_not", "type")
 # guards about a dict that cannot change while it does not
 _OF_DICT = ("lacks_key", "has_key", "keys", "length")
 
@@ -83,8 +84,7 @@ class GuardBuilder:
             self._access(source)
         items = [c for c in self.children.get(source, ()) if _is_dict_item(c)]
         mine = self.by_source.get(source, [])
-        of_dict = [g for g in mine if g.kind in _OF_DICT and (items or g.kind != "length")
-                   and _may_be_dict(source, items, g)]  # fmt: skip
+        of_dict = [g for g in mine if g.kind in _OF_DICT and (items or g.kind != "length")]
         for guard in mine:
             if guard in of_dict or (_is_dict_item(source) and guard.kind in _STABLE):
                 continue
@@ -165,10 +165,6 @@ def _row(source: Source) -> tuple[Op, Any, int]:
 
 def _is_dict_item(source: Source) -> bool:
     return isinstance(source, Item) and not source.sequence
-
-
-def _may_be_dict(source: Source, items: list[Source], guard: Guard) -> bool:
-    return bool(items) or guard.kind != "length"
 
 
 def _depth(source: Source) -> int:

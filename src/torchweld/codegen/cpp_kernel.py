@@ -440,5 +440,3 @@ def print_kernel(kernel: Kernel, streamed: frozenset[Buffer]) -> str:
     streamed: buffers too large for the caches, written past them.
     """
     return Printer(kernel, streamed).text()
-
-

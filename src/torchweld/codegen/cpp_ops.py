@@ -16,10 +16,64 @@ WRAPPING = frozenset({DType.I16, DType.I8, DType.U8})  # C++ computes these in i
 
 # operators that are a function of the header under their own name
 CALLS = frozenset(
-    "fma trunc_div floor_div mod fmod abs pow ipow exp exp2 expm1 log log2 log10 log1p sqrt rsqrt "
-    "sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfc erfinv lgamma "
-    "sigmoid floor ceil trunc round sign signbit copysign hypot nextafter isnan isinf "
-    "eq ne lt le gt ge max min shl shr".split()
+    [
+        "fma",
+        "trunc_div",
+        "floor_div",
+        "mod",
+        "fmod",
+        "abs",
+        "pow",
+        "ipow",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sqrt",
+        "rsqrt",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "atan2",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "erfinv",
+        "lgamma",
+        "sigmoid",
+        "floor",
+        "ceil",
+        "trunc",
+        "round",
+        "sign",
+        "signbit",
+        "copysign",
+        "hypot",
+        "nextafter",
+        "isnan",
+        "isinf",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "max",
+        "min",
+        "shl",
+        "shr",
+    ]
 )
 
 # on bool arguments
@@ -59,7 +113,8 @@ def _arithmetic(x: Op, args: list[str], vec: bool) -> str:
             return f"{x.name}({args[0]}, {args[1]})"
         return f"{args[0]} {INFIX[x.name]} {args[1]}"
     if x.name == "neg":
-        return f"neg({args[0]})" if small else f"-{args[0]}"
+        # -x of a negative literal would read as a decrement
+        return f"neg({args[0]})" if small or args[0].startswith("-") else f"-{args[0]}"
     if x.name in BITS:
         text = f"{args[0]} {BITS[x.name]} {args[1]}"
         return f"{COMPUTED[x.dtype]}({text})" if small else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from torchweld.ir.expr import Sym
+from torchweld.ir.expr import Expr, Sym
 
 
 class Val(NamedTuple):
@@ -35,7 +35,7 @@ class Nesting:
 
     def __init__(self) -> None:
         self.levels: list[Level] = []
-        self.depth_of: dict[Sym, int] = {}
+        self.depth_of: dict[Expr, int] = {}
 
     @property
     def innermost(self) -> int:

@@ -8,7 +8,7 @@ from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_index import depends, flat
 from torchweld.codegen.cpp_types import stored
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ZERO, Expr, Int, Sym, as_expr, atoms, from_terms, terms_of
+from torchweld.ir.expr import Expr, Int, Sym, as_expr, atoms, from_terms, terms_of
 from torchweld.ir.loop import Buffer, contiguous
 
 

@@ -14,7 +14,28 @@ from torchweld.ir.plan import Kernel, Stage
 
 WIDE = frozenset({DType.F64, DType.I64})
 CHEAP = frozenset(
-    "add sub mul fma neg abs max min cast where and or not xor eq ne lt le gt ge".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "fma",
+        "neg",
+        "abs",
+        "max",
+        "min",
+        "cast",
+        "where",
+        "and",
+        "or",
+        "not",
+        "xor",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    ]
 )
 
 
@@ -120,9 +141,10 @@ def _width(stage: Stage, lane: Sym) -> int:
     """8 if anything that varies by lane has 8 bytes, else 4."""
     known: dict[Scalar, bool] = {}
     for n in stage.nests:
-        if n.reduce is not None and n.reduce.kind in ("scan_sum", "scan_prod"):
-            if n.body.dtype.is_float:
-                return 8  # carried in double precision
+        if n.body.dtype in WIDE or (n.out.dtype in WIDE and n.reduce is None):
+            return 8
+        if n.reduce is not None and n.reduce.is_scan and n.body.dtype.is_float:
+            return 8  # carried in double precision
         for root in (n.body, *_index_scalars(n.index)):
             for s in walk(root):
                 known[s] = _varies(s, lane, known)

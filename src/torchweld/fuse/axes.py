@@ -39,7 +39,8 @@ class Access:
 class Space:
     """The loops of a kernel after ordering and merging.
 
-    `values`: what the old symbols are in terms of the new ones.
+    `values`: what the old symbols are in terms of the new ones. `rank`: the old loops, outermost
+    first, before any were merged.
     """
 
     keep: list[Sym]
@@ -47,6 +48,7 @@ class Space:
     vector: Sym | None
     sizes: dict[Sym, Expr]
     values: dict[Expr, Expr] = field(default_factory=dict)
+    rank: dict[Sym, int] = field(default_factory=dict)
 
 
 def accesses(members: Sequence[Member], inside: set[Buffer]) -> list[Access]:
@@ -120,6 +122,7 @@ def arrange(g: Group, stage_loops: list[tuple[Sym, ...]], fixed: list[bool],
         for row, pinned in zip(stage_loops, fixed, strict=True)
     ]
     space = Space(keep, loops, None, sizes)
+    space.rank = {s: i for i, s in enumerate(s for row in loops for s in row)}
     _merge_all(space, found)
     _choose_vector(space, fixed, found)
     return space

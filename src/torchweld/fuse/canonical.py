@@ -1,4 +1,4 @@
-"""Give every nest the same names for the same loops, and no loop that runs once or never.
+"""Give every nest the same names for the same loops, and no loop that runs once.
 
 Parallel axes become i0, i1, ... and reduce axes r0, r1, ... in order, so that equal nests of
 different layers share their index expressions (interning) and compare by identity.
@@ -18,24 +18,24 @@ _TRIVIAL = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
 
 def canonical(g: LoopGraph) -> LoopGraph:
-    """The graph with canonical axis names, without axes of size 1 and nests without points."""
-    nodes: list[Node] = []
-    for n in g.nodes:
-        if not isinstance(n, Nest):
-            nodes.append(n)
-            continue
-        renamed = canonical_nest(n)
-        if renamed is not None:
-            nodes.append(renamed)
+    """The graph with canonical axis names and without axes of size 1."""
+    nodes = [canonical_nest(n) if isinstance(n, Nest) else n for n in g.nodes]
     return replace(g, nodes=tuple(nodes))
 
 
-def canonical_nest(n: Nest) -> Nest | None:
-    """`n` renamed; None when it has no points."""
-    if any(a.size is ZERO for a in n.axes):
-        return None
-    if n.reduce is not None and any(a.size is ZERO for a in n.reduce.axes):
-        return _over_nothing(n)
+def has_points(n: Node) -> bool:
+    """Whether the node does anything: a nest over a size of 0 does not."""
+    if not isinstance(n, Nest):
+        return True
+    scans = n.reduce is not None and n.reduce.is_scan
+    return all(a.size is not ZERO for a in (n.all_axes if scans else n.axes))
+
+
+def canonical_nest(n: Nest) -> Nest:
+    """`n` renamed."""
+    if n.reduce is not None and n.reduce.kind in _EMPTY:
+        if any(a.size is ZERO for a in n.reduce.axes):
+            return _over_nothing(n, _EMPTY[n.reduce.kind])
     values: dict[Expr, Expr] = {}
     axes = _rename(n.axes, "i", values)
     reduce = n.reduce
@@ -78,14 +78,9 @@ def _keep_one(reduce: Reduce, values: dict[Expr, Expr]) -> tuple[Axis, ...]:
     return (Axis(sym, first.size),)
 
 
-def _over_nothing(n: Nest) -> Nest | None:
-    """A reduction without points stores the neutral element; a scan stores nothing."""
-    assert n.reduce is not None
-    if n.reduce.is_scan or n.reduce.kind not in _EMPTY:
-        return None if n.reduce.is_scan else n
-    neutral: Scalar = const(_EMPTY[n.reduce.kind], n.body.dtype)
-    filled = replace(n, body=neutral, reduce=None)
-    return canonical_nest(filled)
+def _over_nothing(n: Nest, start: int | bool) -> Nest:
+    """A reduction without points stores the neutral element."""
+    return canonical_nest(replace(n, body=const(start, n.body.dtype), reduce=None))
 
 
 def stored(n: Nest) -> Scalar:

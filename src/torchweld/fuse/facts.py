@@ -243,3 +243,9 @@ def extent(size: Expr) -> int:
     if isinstance(size, Int):
         return size.n
     return min(size.hi, 1024) if size.hi is not None else 1024
+
+
+def apart(e: Expr, f: Expr) -> bool:
+    """Whether two indices of one dimension never meet."""
+    below = e.hi is not None and f.lo is not None and e.hi < f.lo
+    return below or (f.hi is not None and e.lo is not None and f.hi < e.lo)

@@ -15,8 +15,6 @@ from torchweld.fuse.facts import body_facts, extent, index_scalars, linear, poin
 from torchweld.ir.expr import Expr, Sym
 from torchweld.ir.loop import Axis, Buffer, Load, Nest
 
-UNKNOWN = "unknown"
-
 
 @dataclass(slots=True)
 class Member:
@@ -39,7 +37,7 @@ class Group:
     writes: dict[Buffer, list[Member]] = field(default_factory=dict)
     alone: bool = False  # runs in an order of its own: takes no other nest
     bytes: int = 0  # of all buffers that the group touches
-    inner: Sym | str | None = UNKNOWN  # the axis along which most bytes are contiguous
+    scores: dict[Sym, float] = field(default_factory=dict)  # contiguous traffic along each axis
 
     @property
     def device(self) -> str:
@@ -80,7 +78,7 @@ def single(n: Nest, at: int) -> Group:
 
 def index_members(g: Group) -> None:
     """Refill the tables of who reads and writes what."""
-    g.inner = UNKNOWN
+    g.scores = {}
     g.reads = {}
     g.writes = {}
     for m in g.members:

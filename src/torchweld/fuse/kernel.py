@@ -1,8 +1,4 @@
-"""Group -> Kernel: stages, loop structure, and where each value lives.
-
-A value that only this kernel needs never reaches memory: at its own point it is a register, a
-finished reduction is a scalar, a row that a later stage reads is a row of the thread.
-"""
+"""Group -> Kernel: its stages, its loop structure, and its nests in kernel coordinates."""
 
 from __future__ import annotations
 
@@ -10,26 +6,16 @@ from dataclasses import dataclass, field, replace
 
 from torchweld.fuse.axes import Access, Space, accesses, arrange
 from torchweld.fuse.cost import grain_of
-from torchweld.fuse.facts import Substitution, extent, points
+from torchweld.fuse.facts import Substitution, extent, points, symbols
 from torchweld.fuse.group import Group, Member, loads_of
+from torchweld.fuse.homes import Home, homes_of, local_buffer, local_for
 from torchweld.fuse.stages import Level, stages_of
-from torchweld.ir.expr import ZERO, Expr, Sym, index_symbol
-from torchweld.ir.loop import Axis, Buffer, Load, Nest, Reduce, Scalar, contiguous
+from torchweld.ir.expr import Expr, Sym, index_symbol
+from torchweld.ir.loop import Axis, Buffer, Load, Nest, Reduce, Scalar
 from torchweld.ir.plan import Kernel, Local, Stage
 
-ROW_BYTES = 256 << 10  # row locals of one kernel, per thread
 GRID_POINTS = 64  # enough grid points to share among threads
 POINT_BYTES = 64 << 10  # a grid point that moves more than this is cut further
-
-
-@dataclass(slots=True)
-class _Home:
-    """Where a value of the kernel lives besides memory."""
-
-    near: Buffer | None = None  # register: read at its own point
-    far: Local | None = None  # scalar or row: read by later stages
-    dims: tuple[int, ...] = ()  # the dimensions of the buffer that the row keeps
-    memory: bool = True  # needed by other kernels or the caller
 
 
 @dataclass(slots=True)
@@ -38,7 +24,7 @@ class _Draft:
 
     group: Group
     levels: list[Level]
-    homes: dict[Buffer, _Home]
+    homes: dict[Buffer, Home]
     space: Space
     lanes: Sym | None = None
     grid: tuple[Sym, ...] = ()
@@ -48,12 +34,13 @@ class _Draft:
 def build(g: Group, name: str, outside: frozenset[Buffer]) -> Kernel:
     """The kernel of a group. `outside`: its buffers that something else reads."""
     levels = stages_of(g)
-    homes = _homes(g, levels, outside)
+    homes = homes_of(g, levels, outside)
     inside = {b for b, h in homes.items() if not h.memory}
     found = accesses([m for lv in levels for m in lv.members], inside)
     pinned = [any(_pinned(m) for m in lv.members) for lv in levels]
     space = arrange(g, [lv.loops for lv in levels], pinned, found)
     draft = _Draft(g, levels, homes, space)
+    _order_rows(draft)
     _split(draft, found)
     if draft.lanes is not None:
         _rows_to_memory(draft)
@@ -76,77 +63,26 @@ def _axis(d: _Draft, s: Sym) -> Axis:
     return Axis(s, d.space.sizes[s])
 
 
-# ---------------------------------------------------------------- where values live
-
-
-def _homes(g: Group, levels: list[Level], outside: frozenset[Buffer]) -> dict[Buffer, _Home]:
-    """A home for every value of the group that a member of it reads."""
-    stage = {id(m): i for i, lv in enumerate(levels) for m in lv.members}
-    homes: dict[Buffer, _Home] = {}
-    budget = ROW_BYTES
-    keep = set(g.kept())
-    for b, writers in g.writes.items():
-        readers = g.reads.get(b, ())
-        if not readers:
+def _order_rows(d: _Draft) -> None:
+    """Give each row its dimensions in the order of the loops, so that it is walked in sequence."""
+    place: dict[Expr, int] = {}
+    for row in d.space.loops:
+        for i, s in enumerate(row):
+            place[s] = i
+    for b, h in d.homes.items():
+        if h.far is None or h.far.kind != "row" or h.many:
             continue
-        w = writers[0]
-        if len(writers) > 1 or w in readers or not _by_dimension(g, w, keep):
-            continue
-        if b.role != "temp" and w.at > min(r.at for r in readers):
-            continue  # some read the old value
-        far = [r for r in readers if stage[id(r)] != stage[id(w)] or not _same_point(r, w)]
-        home = _Home(memory=b.role != "temp" or b in outside)
-        if far:
-            budget = _far_home(g, w, far, home, budget, keep)
-            if home.far is None:
-                home.memory = True
-        if len(far) < len(readers):
-            home.near = _local_buffer(b, "reg", ())
-        homes[b] = home
-    return homes
+        index = d.group.writes[b][0].nest.index
 
+        def key(dim: int, index: tuple[Expr, ...] = index) -> tuple[int, int]:
+            e = index[dim]
+            if not isinstance(e, Sym) or e not in d.space.rank:
+                return (-1, 0)
+            final = symbols(d.space.values.get(e, e))
+            return (max((place.get(s, 0) for s in final), default=0), d.space.rank[e])
 
-def _by_dimension(g: Group, w: Member, keep: set[Sym]) -> bool:
-    """Whether every dimension of the result is one loop, and each row has its own elements."""
-    index = w.nest.index
-    own = [e for e in index if isinstance(e, Sym) and e in g.sizes]
-    plain = all(e is ZERO or e in g.sizes for e in index)
-    return plain and w.shape != "scatter" and len(set(own)) == len(own) and keep <= set(own)
-
-
-def _same_point(r: Member, w: Member) -> bool:
-    return all(ld.index == w.nest.index for ld in r.loads if ld.buffer is w.nest.out)
-
-
-def _far_home(g: Group, w: Member, far: list[Member], home: _Home, budget: int,
-              keep: set[Sym]) -> int:  # fmt: skip
-    """Choose a scalar or a row for what later stages read; answers the row bytes left."""
-    b = w.nest.out
-    dims = tuple(d for d, e in enumerate(w.nest.index) if e is not ZERO and e not in keep)
-    for r in far:
-        for ld in r.loads:
-            if ld.buffer is b and any(
-                e is not f
-                for d, (e, f) in enumerate(zip(ld.index, w.nest.index, strict=True))
-                if d not in dims
-            ):
-                return budget
-    if not dims:
-        home.far = Local(_local_buffer(b, "val", ()), "scalar")
-        return budget
-    shape = tuple(b.shape[d] for d in dims)
-    size = points(shape) * b.dtype.bytes
-    if size > budget or not all(n.is_const for n in shape):
-        return budget
-    home.far = Local(_local_buffer(b, "row", shape), "row")
-    home.dims = dims
-    return budget - size
-
-
-def _local_buffer(b: Buffer, tag: str, shape: tuple[Expr, ...]) -> Buffer:
-    return Buffer.make(
-        f"{b.name}_{tag}", b.dtype, shape, contiguous(shape), ZERO, "temp", b.device
-    )
+        h.dims = tuple(sorted(h.dims, key=key))
+        h.far = local_for(b, "row", h.dims)
 
 
 def _rows_to_memory(d: _Draft) -> None:
@@ -205,7 +141,7 @@ class _Local(Substitution):
     def __init__(self, values: dict[Expr, Expr]) -> None:
         super().__init__(values)
         self.near: dict[Buffer, Buffer] = {}
-        self.far: dict[Buffer, _Home] = {}
+        self.far: dict[Buffer, Home] = {}
 
     def load(self, x: Load, index: tuple[Expr, ...]) -> Scalar:
         if x.buffer in self.near:
@@ -218,14 +154,17 @@ class _Local(Substitution):
 
 def _stages(d: _Draft) -> tuple[Stage, ...]:
     values = _kernel_names(d)
-    written_in = {m.nest.out: i for i, lv in enumerate(d.levels) for m in lv.members}
+    written_in: dict[Buffer, int] = {}
+    for i, lv in enumerate(d.levels):
+        for m in lv.members:
+            written_in.setdefault(m.nest.out, i)
     stages: list[Stage] = []
     for i, lv in enumerate(d.levels):
         sub = _Local(values)
         for b, home in d.homes.items():
             if written_in[b] == i and home.near is not None:
                 sub.near[b] = home.near
-            elif written_in[b] < i:
+            elif written_in[b] < i or home.many:
                 sub.far[b] = home
         loops = tuple(_axis(d, s) for s in d.space.loops[i])
         nests: list[Nest] = []
@@ -265,7 +204,7 @@ def _place(d: _Draft, m: Member, sub: _Local, loops: tuple[Axis, ...], nests: li
     if home.memory:
         targets.append((n.out, index))
     if len(targets) > 1 and home.near is None and m.shape == "point":
-        reg = _local_buffer(n.out, "reg", ())
+        reg = local_buffer(n.out, "reg", ())
         _declare(d, Local(reg, "register"))
         targets.insert(0, (reg, ()))
     first, *others = targets

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from torchweld.base.errors import Refusal
 from torchweld.fuse.axes import accesses, vector_score
 from torchweld.fuse.cost import size_of
-from torchweld.fuse.facts import Substitution, address, linear
-from torchweld.fuse.group import UNKNOWN, Group, Member, index_members, loads_of
+from torchweld.fuse.facts import Substitution, address, apart, linear
+from torchweld.fuse.group import Group, Member, index_members, loads_of
 from torchweld.ir.expr import Expr, Int, Sym, index_symbol
 from torchweld.ir.loop import Axis, Buffer, Extern, Nest, Reduce
 
@@ -284,25 +284,29 @@ def _transposed(a: Group, b: Group, names: Names) -> str:
     if min(a.bytes, b.bytes) * 4 < max(a.bytes, b.bytes):
         return ""  # the smaller one does not matter
     mine, yours = _inner(a), _inner(b)
-    if mine is None or yours is None or names.get(yours, yours) is mine or yours not in names:
+    there = None if yours is None else names.get(yours)
+    if there is None or there is mine:
         return ""
-    return "one walks memory across the other"
+    back = [f for f, e in names.items() if e is mine]
+    if a.scores[there] < 0 or any(b.scores[f] < 0 for f in back):
+        return "one walks memory across the other"
+    return ""
 
 
 def _inner(g: Group) -> Sym | None:
     """The axis along which the most bytes are contiguous."""
-    if g.inner is UNKNOWN:
+    if g.scores.keys() != g.sizes.keys():
         found = accesses(g.members, set())
-        scores = {s: vector_score(s, n, found) for s, n in g.sizes.items()}
-        g.inner = max(scores, key=lambda s: scores[s]) if scores else None
-    assert not isinstance(g.inner, str)
-    return g.inner
+        g.scores = {s: vector_score(s, n, found) for s, n in g.sizes.items()}
+    return max(g.scores, key=lambda s: g.scores[s]) if g.scores else None
 
 
 def _not_private(a: Group, b: Group, names: Names, keep: tuple[Sym, ...] | None) -> str:
     """Why an element that one writes is touched by another row of the other."""
     rows = tuple(a.sizes) if keep is None else keep
     for mine, yours in _conflicts(a, b):
+        if any(apart(e, f) for e, f in zip(mine, yours, strict=True)):
+            continue
         there = [names.get(f) if isinstance(f, Sym) else None for f in yours]
         for s in rows:
             if not any(e is s and f is s for e, f in zip(mine, there, strict=True)):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from torchweld.base.config import Config
 from torchweld.base.errors import Refusal
-from torchweld.fuse.canonical import canonical
+from torchweld.fuse.canonical import canonical, has_points
 from torchweld.fuse.deps import Deps, analyse, predecessors
 from torchweld.fuse.group import Group, single
 from torchweld.fuse.inline import inline_producers
@@ -58,6 +59,9 @@ def fuse(g: LoopGraph, cfg: Config) -> Plan:
 
 def schedule(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> Plan:
     """The kernels of a graph whose nests are final."""
+    whole = g
+    if not all(has_points(n) for n in g.nodes):
+        g = replace(g, nodes=tuple(n for n in g.nodes if has_points(n)))
     items: list[Group | Extern] = [
         single(n, at) if isinstance(n, Nest) else n for at, n in enumerate(g.nodes)
     ]
@@ -66,7 +70,7 @@ def schedule(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> Plan:
         items = merge_groups(items, predecessors(deps), notes)
     steps = _steps(g, items, deps)
     memory = plan_memory(g, steps)
-    return Plan(g, memory.steps, memory.slots, memory.fresh, memory.arena_bytes, tuple(notes))
+    return Plan(whole, memory.steps, memory.slots, memory.fresh, memory.arena_bytes, tuple(notes))
 
 
 def _steps(g: LoopGraph, items: list[Group | Extern], deps: Deps) -> list[Step]:

@@ -124,14 +124,17 @@ def _by_column(n: Nest) -> bool:
 
 
 def _spread_again(g: LoopGraph, deps: Deps, b: Buffer, total: int) -> bool:
-    """Whether a nest over about the same points reads the result, perhaps through small ones."""
+    """Whether a pointwise nest over about the same points reads the result, perhaps through others.
+
+    Then the rows of that nest are the columns here, and one kernel holds both.
+    """
     stack, seen = [b], {b}
     while stack:
         for at in deps.readers.get(stack.pop(), ()):
             n = g.nodes[at]
             if not isinstance(n, Nest):
                 continue
-            if points(tuple(a.size for a in n.all_axes)) * 2 >= total:
+            if n.reduce is None and points(tuple(a.size for a in n.axes)) * 2 >= total:
                 return True
             if n.out not in seen and len(seen) < 16:
                 seen.add(n.out)

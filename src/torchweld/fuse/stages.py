@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchweld.fuse.facts import apart
 from torchweld.fuse.group import Group, Member
 from torchweld.ir.expr import Sym
 from torchweld.ir.loop import Buffer, Load
@@ -66,7 +67,10 @@ def _edges(g: Group, loops: list[frozenset[Sym]]) -> list[_Edge]:
                 same = loops[i] == loops[j] and ld.index == m.nest.index and m.shape == "point"
                 edges.append(_Edge(i, j, not same))
         for i in written.get(out, ()):
-            same = loops[i] == loops[j] and g.members[i].nest.index == m.nest.index
+            theirs = g.members[i].nest.index
+            if any(apart(e, f) for e, f in zip(theirs, m.nest.index, strict=True)):
+                continue
+            same = loops[i] == loops[j] and theirs == m.nest.index
             same = same and m.shape == g.members[i].shape == "point"
             edges.append(_Edge(i, j, not same))
         for ld in m.loads:

@@ -69,6 +69,18 @@ def has_new_metadata(x: Tensor) -> bool:
     )
 
 
+def count_writes(x: Tensor) -> int:
+    """How often the memory that `x` is a view of was written to."""
+    return int(_TORCH._functionalize_mutation_counter(x))
+
+
+def replace_value(base: Tensor, value: Tensor) -> None:
+    """Give a base another value with the same elements."""
+    _TORCH._functionalize_replace(base, value)
+    _TORCH._functionalize_commit_update(base)
+    _TORCH._sync(base)
+
+
 def share_storage(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors (both functional, or both not) are views of one storage."""
     return bool(_TORCH._C._is_alias_of(a, b))

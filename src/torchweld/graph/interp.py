@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
+from torchweld.graph.fidelity import Fidelity
 from torchweld.graph.functional import is_wrapped, unwrap
 from torchweld.graph.layout import same_strides
 from torchweld.graph.norms import NORMS
@@ -62,12 +63,14 @@ class Interpreter:
         self.env: dict[Node, Any] = {}
         self._inputs = iter(inputs)
         self._contexts = ContextStack()
+        self._fidelity: Fidelity
 
     def run(self, gm: GraphModule) -> list[Any]:
         """The values of the captured graph's outputs, in order.
 
         Errors: Unsupported, with the line of the node that could not be run.
         """
+        self._fidelity = Fidelity(gm, self.env)
         with self._contexts:
             for node in gm.graph.nodes:
                 if node.op == "output":
@@ -83,9 +86,11 @@ class Interpreter:
         self.recorder.loc = at
         self.recorder.layout_matters = False
         try:
+            self._fidelity.before(node)
             result = self._call(node, at)
             if self.recorder.layout_matters:
                 self._check_layout(node, at)
+            self._fidelity.after(node, result)
             return result
         except Unsupported:
             raise

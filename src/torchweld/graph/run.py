@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -11,6 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
 from torchweld.graph.decompose import decompositions
+from torchweld.graph.fidelity import Pair, check_aliases, pairs
 from torchweld.graph.functional import functionalized, wrap
 from torchweld.graph.interp import Interpreter
 from torchweld.graph.outputs import Results, check_inputs, check_overlap, collect
@@ -43,6 +45,7 @@ def normalize(gm: GraphModule, cfg: Config) -> GraphPair:
         outs = interpreter.run(gm)
         recorder.origin = "output"
         expected = _captured_values(gm, len(outs))
+        _check_output_aliases(gm, outs, expected, list(zip(inputs, captured, strict=True)))
         results = collect(recorder, inputs, fakes, outs, expected, interpreter.env.values())
     check_overlap(results.mutated, captured)
     pair = _pair(recorder.graph, results)
@@ -83,6 +86,16 @@ def _captured_values(gm: GraphModule, n: int) -> list[object]:
     items = returned if isinstance(returned, (tuple, list)) else [returned]
     values = [item.meta.get(VAL) if isinstance(item, Node) else None for item in items]
     return values if len(values) == n else [None] * n
+
+
+def _check_output_aliases(
+    gm: GraphModule, outs: Sequence[Any], expected: Sequence[Any], inputs: list[Pair]
+) -> None:
+    """Refuse outputs that share memory otherwise than the captured ones."""
+    memories = {fake.untyped_storage()._cdata for _, fake in inputs}
+    if len(memories) == len(inputs):  # inputs that overlap are apart in a functional graph
+        results = list(pairs(list(outs), list(expected)))
+        check_aliases(gm.graph.output_node(), results, [*inputs, *results])
 
 
 def _pair(graph: Graph, results: Results) -> GraphPair:

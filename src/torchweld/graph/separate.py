@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from torchweld.base.errors import Unsupported
+from torchweld.graph.layout import is_dense
 from torchweld.graph.outputs import Results
 from torchweld.graph.schema import view_chain
 from torchweld.ir.graph import LOC, ORIGIN, VAL
@@ -22,7 +23,7 @@ aten = torch.ops.aten
 def separate(graph: Graph, results: Results) -> None:
     """Insert the clones and aliases that the outputs need.
 
-    Errors: Unsupported W201 if outputs that share memory with each other would need a clone.
+    Errors: Unsupported W201 if an output needs a clone that cannot have its strides.
     """
     output = graph.output_node()
     nodes: list[Node] = list(output.args[0])  # type: ignore[arg-type]
@@ -42,25 +43,23 @@ def _own_memory(graph: Graph, values: list[Node], results: Results) -> None:
     for i, (alias, group) in enumerate(zip(results.aliases, results.groups, strict=True)):
         if alias is not None:
             continue
-        root = view_chain(values[i])[-1]
-        if root.op != "placeholder" and owners.setdefault(root, group) == group:
-            continue
-        if results.groups.count(group) > 1:
-            if values[i] is not root:
-                raise Unsupported("W201", "outputs that are views of a tensor equal to another")
-            values[i] = _clone_shared(graph, values, results, i)
-        else:
-            values[i] = _insert(graph, aten.clone.default, values[i])
-        owners[view_chain(values[i])[-1]] = group
+        chain = view_chain(values[i])
+        if chain[-1].op == "placeholder" or owners.setdefault(chain[-1], group) != group:
+            shared = results.groups.count(group) > 1
+            old = chain[-1] if shared else next(filter(_copies_exactly, chain), chain[0])
+            if not _copies_exactly(old):
+                raise Unsupported("W201", "an output whose strides have no functional form")
+            new = _insert(graph, aten.clone.default, old)
+            members = [j for j, other in enumerate(results.groups) if other == group]
+            for j in members:
+                values[j] = _rebase(graph, values[j], old, new)
+            owners[new] = group
 
 
-def _clone_shared(graph: Graph, values: list[Node], results: Results, i: int) -> Node:
-    """Clone the tensor that a group of outputs share, and derive the others from the clone."""
-    old, new = values[i], _insert(graph, aten.clone.default, values[i])
-    for j, group in enumerate(results.groups):
-        if group == results.groups[i] and j != i and old in view_chain(values[j]):
-            values[j] = _rebase(graph, values[j], old, new)
-    return new
+def _copies_exactly(node: Node) -> bool:
+    """Whether a clone has the same strides."""
+    value = node.meta[VAL]
+    return is_dense(value.shape, value.stride())
 
 
 def _apart_from_updates(

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
 from torchweld.ir.loop import Const
-from torchweld.lower.registry import pointwise
+from torchweld.lower.builder import Builder
+from torchweld.lower.dtypes import representable
+from torchweld.lower.reduce import read_as
+from torchweld.lower.registry import lowering, pointwise
+from torchweld.lower.tensor import Tensor
 from torchweld.lower.value import (
     Operand,
     Val,
@@ -75,7 +79,10 @@ def abs_(x: Val) -> Val:
 
 @pointwise("aten.sign.default", "aten.sgn.default")
 def sign(x: Val) -> Val:
-    return x if x.dtype is DType.BOOL else unary("sign", x)
+    """-1, 0 or 1; 0 for NaN, as in eager."""
+    if not x.dtype.is_float:
+        return x if x.dtype is DType.BOOL else unary("sign", x)
+    return where(x > 0, lift(1, x.dtype), where(x < 0, lift(-1, x.dtype), 0))
 
 
 @pointwise("aten.reciprocal.default")
@@ -183,12 +190,22 @@ def pow_of_number(x: int | float, y: Val) -> Val:
     return power(x, y) if y.dtype.is_float else _ipow(lift(x, y.dtype), y)
 
 
-@pointwise("aten.pow.Tensor_Scalar", round_numbers=True)
-def pow_number(x: Val, y: int | float) -> Val:
+@lowering("aten.pow.Tensor_Scalar")
+def pow_number(b: Builder, x: Tensor, exponent: int | float) -> Tensor:
+    """Small exponents by multiplication and roots, the others by pow."""
+    dtype = b.spec.dtype
+    y = representable(exponent, dtype)
+    read = read_as(x, dtype)
     special = _POWERS.get(float(y))
-    if special is not None and (x.dtype.is_float or y >= 0):
-        return special(x)
-    return power(x, y) if x.dtype.is_float else _ipow(x, lift(y, x.dtype))
+    if not dtype.is_float and (y < 0 or dtype is DType.BOOL):
+        raise LoweringError("W202", f"integer power {y}")
+    if dtype is DType.F16 and y in (0.5, -0.5):
+        special = None  # in eager the root of -inf is NaN except in f16, where pow answers
+    if special is not None:
+        return b.emit(lambda idx: special(read(idx)))
+    if dtype.is_float:
+        return b.emit(lambda idx: power(read(idx), y))
+    return b.emit(lambda idx: _ipow(read(idx), lift(y, dtype)))
 
 
 _POWERS: dict[float, Callable[[Val], Val]] = {

@@ -110,15 +110,19 @@ def batch_norm_inference(b: Builder, x: Tensor, weight: Tensor | None, bias: Ten
                          eps: float) -> tuple[Tensor, ...]:  # fmt: skip
     """(x - running mean) / sqrt(running variance + eps) * weight + bias; two empty results."""
     read = read_as(x, x.dtype)
+    compute = x.dtype.compute
+
+    def of_channel(c: Idx) -> Val:
+        f = rsqrt(running_var.load(c).to(compute) + eps)
+        return f if weight is None else f * weight.load(c).to(compute)
+
+    # a nest of its own: the root is taken once per channel, not once per element
+    factor = b.temp(of_channel, running_var, compute, "factor")
 
     def body(idx: Idx) -> Val:
-        v = read(idx)
         c = idx[1:2]
-        # the factor of a channel first: fused loops compute it once per channel
-        factor = rsqrt(running_var.load(c).to(v.dtype) + eps)
-        if weight is not None:
-            factor = factor * weight.load(c).to(v.dtype)
-        return _affine((v - running_mean.load(c).to(v.dtype)) * factor, c, None, bias)
+        return _affine((read(idx) - running_mean.load(c).to(compute)) * factor.load(c), c, None,
+                       bias)  # fmt: skip
 
     rest = tuple(b.emit(running_mean.load, s, "unused")
                  for s in b.specs[1:3] if numel(s.shape) == 0)  # fmt: skip

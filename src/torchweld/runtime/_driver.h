@@ -25,6 +25,7 @@ typedef struct Torch {
     int32_t (*get_sizes)(Handle, int64_t **);
     int32_t (*get_strides)(Handle, int64_t **);
     int32_t (*get_storage_offset)(Handle, int64_t *);
+    int32_t (*get_storage_size)(Handle, int64_t *);
     int32_t (*get_dtype)(Handle, int32_t *);
     int32_t (*get_device_type)(Handle, int32_t *);
     int32_t (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t,
@@ -189,6 +190,7 @@ typedef struct Frame {
 /* Storages of large outputs, kept to be used again once the caller has dropped them. */
 typedef struct {
     Handle holder[2];
+    void *data[2];        /* where the storage was when we made it */
     char inference[2];
     int next;
 } Pool;

@@ -174,7 +174,9 @@ static void hold(Executable *x, int n, Handle h, int inference)
     Spec *s = &x->specs[n];
     Pool *p = &x->pools[n];
     Handle alias;
+    void *data;
     if (__atomic_load_n(&pooled, __ATOMIC_RELAXED) + s->bytes > pool_limit() ||
+        torch.get_data_ptr(h, &data) ||
         torch.reinterpret(h, s->ndim, s->sizes, s->strides, 0, &alias))
         return;
     __atomic_add_fetch(&pooled, s->bytes, __ATOMIC_RELAXED);
@@ -184,7 +186,20 @@ static void hold(Executable *x, int n, Handle h, int inference)
         torch.delete_handle(p->holder[slot]);
     }
     p->holder[slot] = alias;
+    p->data[slot] = data;
     p->inference[slot] = (char)inference;
+}
+
+/* Whether the storage is ours alone and still what we made: share_memory_() may have moved it to
+ * memory that another process reads on, and resize_() to none at all. */
+static int reusable(const Spec *s, const Pool *p, int slot, int inference)
+{
+    Handle h = p->holder[slot];
+    void *data;
+    int64_t bytes;
+    return h && p->inference[slot] == inference && storage_unique(h) &&
+           torch.get_data_ptr(h, &data) == 0 && data == p->data[slot] &&
+           torch.get_storage_size(h, &bytes) == 0 && bytes == s->bytes;
 }
 
 /* A fresh output on a storage that the caller no longer has, or NULL. */
@@ -194,7 +209,7 @@ static Handle reuse(Executable *x, int n, int inference)
     Pool *p = &x->pools[n];
     Handle h;
     for (int i = 0; i < 2; i++)
-        if (p->holder[i] && p->inference[i] == inference && storage_unique(p->holder[i]) &&
+        if (reusable(s, p, i, inference) &&
             torch.reinterpret(p->holder[i], s->ndim, s->sizes, s->strides, 0, &h) == 0) {
             x->n_reused++;
             return h;

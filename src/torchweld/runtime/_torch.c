@@ -21,6 +21,7 @@ static const Row ROWS[] = {
     NEED(get_sizes, "aoti_torch_get_sizes"),
     NEED(get_strides, "aoti_torch_get_strides"),
     NEED(get_storage_offset, "aoti_torch_get_storage_offset"),
+    NEED(get_storage_size, "aoti_torch_get_storage_size"),
     NEED(get_dtype, "aoti_torch_get_dtype"),
     NEED(get_device_type, "aoti_torch_get_device_type"),
     NEED(empty_strided, "aoti_torch_empty_strided"),
@@ -247,7 +248,7 @@ PyObject *torch_calibrate(PyObject *self, PyObject *args)
         goto done;
     torch.unique_count = *storage_count(a);
     good = torch.unique_count == *storage_count(b);
-    /* A second owner must show, and its leaving too; a second handle of the same tensor must not. */
+    /* A second owner must show, and its leaving too; a second handle of a tensor must not. */
     good = good && !torch.reinterpret(a, 1, &size, &stride, 0, &c);
     good = good && storage_count(a) == storage_count(c) && !storage_unique(a);
     if (c)

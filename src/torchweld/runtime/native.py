@@ -149,8 +149,10 @@ class _Rows:
         check_escapes(p, self.root)
         steps = tuple(self._step(s) for s in p.steps)
         specs = tuple(self._spec(n, s) for n, s in enumerate(p.tensors))
+        # Empty intermediates still need an arena to be tensors in.
+        arena = max(p.arena_bytes, 64) if any(s.place == "arena" for s in p.tensors) else 0
         return _driver.Executable(
-            p, p.n_inputs, len(self._groups), p.arena_bytes, specs, steps,
+            p, p.n_inputs, len(self._groups), arena, specs, steps,
             tuple(-1 if n is None else n for n in p.outputs), mutated_inputs(p),
             _settler(p, self.verify), _viewer(p), bump_versions, self.verify,
         )  # fmt: skip

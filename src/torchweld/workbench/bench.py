@@ -183,7 +183,7 @@ def run(
 def document(rows: Sequence[Row], *, suite: str, threads: int, effort: Effort) -> Row:
     """What is written to the JSON file: the rows, geometric means, machine and versions."""
     groups: dict[str, Row] = {}
-    for group in sorted({r["group"] for r in rows}) + ["all"]:
+    for group in (*sorted({r["group"] for r in rows}), "all"):
         mine = [r for r in rows if group in (r["group"], "all")]
         groups[group] = {
             "against_torch_compile": geomean(r.get("against_torch_compile") for r in mine),

@@ -40,9 +40,12 @@ def progress(row: Row) -> None:
 def show(content: Row) -> None:
     """The whole table, its means, and what it was measured on."""
     machine = content["machine"]
-    table = Table(caption=f"{machine['gpu'] or machine['cpu']}, {content['threads']} threads, "
-                  f"torch {machine['versions'].get('torch')}, Python {machine['python']}, "
-                  f"{content['rounds']} interleaved rounds, medians; first calls with empty caches")  # fmt: skip
+    caption = (
+        f"{machine['gpu'] or machine['cpu']}, {content['threads']} threads, "
+        f"torch {machine['versions'].get('torch')}, Python {machine['python']}, "
+        f"medians of {content['rounds']} interleaved rounds; first calls with empty caches"
+    )
+    table = Table(caption=caption)
     table.add_column("case")
     table.add_column("compiler")
     for column in COLUMNS:

@@ -292,18 +292,17 @@ template <class T, class V> WELD_INLINE vec<T, width<V>> vfrom_bool(V m) {
   else return conv<T>(m & 1);
 }
 
-template <class S, class K> WELD_INLINE vec<S, K::w> splat(S x, K) { return vec<S, K::w>{} + x; }
-template <class K> WELD_INLINE vec<f32, K::w> splat(f32 x, K) {
-  vec<f32, K::w> v;
-  for (int j = 0; j < K::w; ++j) v[j] = x;
-  return v;
+template <class S, class K> WELD_INLINE auto splat(S x, K) {
+  if constexpr (same<S, bool>) {
+    return mask<K::w>{} - (i32)x;
+  } else if constexpr (same<S, f32> || same<S, f64>) {
+    vec<S, K::w> v;  // 0 + x would lose -0.0
+    for (int j = 0; j < K::w; ++j) v[j] = x;
+    return v;
+  } else {
+    return vec<S, K::w>{} + x;
+  }
 }
-template <class K> WELD_INLINE vec<f64, K::w> splat(f64 x, K) {
-  vec<f64, K::w> v;
-  for (int j = 0; j < K::w; ++j) v[j] = x;
-  return v;
-}
-template <class K> WELD_INLINE mask<K::w> splat(bool b, K) { return mask<K::w>{} - (i32)b; }
 
 // --- memory ---------------------------------------------------------------------------------------
 

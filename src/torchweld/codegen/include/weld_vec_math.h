@@ -121,9 +121,26 @@ template <class V> WELD_INLINE V scale(V p, V n) {
   sint<V> i = conv<i32>(n), a = i >> 1, b = i - a;
   return p * as_real((a + 127) << 23) * as_real((b + 127) << 23);
 }
+// 1 / d and n / d for 2^-100 < d < 2^100, about 1 ULP: an estimate and one Newton step
+template <class V> WELD_INLINE V inverse(V d) {
+#ifdef WELD_AVX512
+  V r;
+  asm("vrcp14ps %1, %0" : "=v"(r) : "v"(d));
+  return weld::fma(r, weld::fma(-d, r, all<V>(1.0f)), r);
+#else
+  return 1.0f / d;
+#endif
+}
+template <class V> WELD_INLINE V quotient(V n, V d) {
+#ifdef WELD_AVX512
+  V r = inverse(d), q = n * r;
+  return weld::fma(weld::fma(-q, d, n), r, q);
+#else
+  return n / d;
+#endif
+}
 template <class V> WELD_INLINE V clamp(V x, f32 lo, f32 hi) {  // NaN stays
-  x = x > hi ? all<V>(hi) : x;
-  return x < lo ? all<V>(lo) : x;
+  return max_known(min_known(x, all<V>(hi)), all<V>(lo));
 }
 
 // e^x * 2^k
@@ -215,14 +232,15 @@ template <class V> WELD_INLINE V log1p(V x) {
 // with e = expm1(2a): e / (e + 2) where that is small, else 1 - 2 / (e + 2)
 template <class V> WELD_INLINE V tanh(V x) {
   V a = weld::abs(x);
-  a = a > 10.0f ? all<V>(10.0f) : a;
+  a = min_known(a, all<V>(10.0f));
   V n = round_to<0>(a * 2.88539008f);
   V r = weld::fma(n, all<V>(-0.693147182f), a + a);
   r = weld::fma(n, all<V>(1.90465432e-9f), r);
   V q = poly(r, 0.00138823956f, 0.00836718082f, 0.041667223f, 0.16666539f, 0.49999997f);
   V p = weld::fma(r * r, q, r), s = as_real((conv<i32>(n) + 127) << 23);
   auto large = a > 0.55f;
-  V d = (large ? all<V>(-2.0f) : weld::fma(s, p, s - 1.0f)) / weld::fma(s, p, s + 1.0f);
+  V d = quotient(large ? all<V>(-2.0f) : weld::fma(s, p, s - 1.0f),
+                 weld::fma(s, p, s + 1.0f));
   return copysign(large ? d + 1.0f : d, x);
 }
 // below 1.3 a polynomial, above 1 - P(a)^-16: the error of P counts 16 erfc(a) < 1.1 times
@@ -230,18 +248,18 @@ template <class V> WELD_INLINE V erf(V x) {
   V a = weld::abs(x), t = x * x;
   V s = poly(t, -7.17309604e-6f, 0.000101797159f, -0.00082946429f, 0.00520435814f,
              -0.0268577766f, 0.11283613f, -0.37612623f, 0.128379166f);
-  V b = a > 4.0f ? all<V>(4.0f) : a;
+  V b = min_known(a, all<V>(4.0f));
   V p = poly(b, 0.000147484025f, -0.000683692982f, 0.0038368383f, 0.00169322756f, 0.0511005484f,
              0.0650180355f, 1.0014379f);
   p = p * p;
   p = p * p;
   p = p * p;
-  V r = 1.0f - 1.0f / (p * p);
+  V r = 1.0f - inverse(p * p);
   return a < 1.3f ? weld::fma(x, s, x) : copysign(r, x);
 }
 template <class V> WELD_INLINE V sigmoid(V x) {
   V e = own::exp(-weld::abs(x));  // never overflows, and small results keep their precision
-  return (x < 0.0f ? e : all<V>(1.0f)) / (e + 1.0f);
+  return quotient(x < 0.0f ? e : all<V>(1.0f), e + 1.0f);
 }
 
 // x - n * pi/2 in three parts; exact enough below 1e5

@@ -34,7 +34,7 @@ template <class M> WELD_INLINE M bxor(M a, M b) { return a ^ b; }
 template <class M> WELD_INLINE M bnot(M a) { return ~a; }
 
 template <class T> WELD_INLINE T where(bool c, T a, T b) { return c ? a : b; }
-template <class V> WELD_INLINE V where(mask<width<V>> m, V a, V b) {
+template <class M, class V> WELD_INLINE V where(M m, V a, V b) {
   return mask_for<V>(m) ? a : b;
 }
 
@@ -104,19 +104,42 @@ template <class T> WELD_INLINE T sign(T x) {
   }
 }
 
+// a > b ? a : b and a < b ? a : b: one instruction each, which gives b if either is NaN
+template <class T> WELD_INLINE T greater(T a, T b) {
+#ifdef WELD_X86
+#ifdef WELD_AVX512
+  if constexpr (same<T, vec<f32, 16>>) return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
+  if constexpr (same<T, vec<f64, 8>>) return __builtin_ia32_maxpd512_mask(a, b, a, -1, 4);
+#endif
+  if constexpr (same<T, vec<f32, 8>>) return __builtin_ia32_maxps256(a, b);
+  if constexpr (same<T, vec<f64, 4>>) return __builtin_ia32_maxpd256(a, b);
+#endif
+  return pick(a > b, a, b);
+}
+template <class T> WELD_INLINE T smaller(T a, T b) {
+#ifdef WELD_X86
+#ifdef WELD_AVX512
+  if constexpr (same<T, vec<f32, 16>>) return __builtin_ia32_minps512_mask(a, b, a, -1, 4);
+  if constexpr (same<T, vec<f64, 8>>) return __builtin_ia32_minpd512_mask(a, b, a, -1, 4);
+#endif
+  if constexpr (same<T, vec<f32, 8>>) return __builtin_ia32_minps256(a, b);
+  if constexpr (same<T, vec<f64, 4>>) return __builtin_ia32_minpd256(a, b);
+#endif
+  return pick(a < b, a, b);
+}
 // NaN wins; `_known` when b is not NaN saves a test
 template <class T> WELD_INLINE T max(T a, T b) {
-  T m = pick(a > b, a, b);
+  T m = greater(a, b);
   if constexpr (is_real<typename elem_type<T>::type>) return pick(a != a, a, m);
   else return m;
 }
 template <class T> WELD_INLINE T min(T a, T b) {
-  T m = pick(a < b, a, b);
+  T m = smaller(a, b);
   if constexpr (is_real<typename elem_type<T>::type>) return pick(a != a, a, m);
   else return m;
 }
-template <class T> WELD_INLINE T max_known(T a, T b) { return pick(b > a, b, a); }
-template <class T> WELD_INLINE T min_known(T a, T b) { return pick(b < a, b, a); }
+template <class T> WELD_INLINE T max_known(T a, T b) { return greater(b, a); }
+template <class T> WELD_INLINE T min_known(T a, T b) { return smaller(b, a); }
 
 #define WELD_LANES_1(name, f, d)                                          \
   WELD_INLINE f32 name(f32 x) { return f(x); }                            \
@@ -398,6 +421,33 @@ template <class Op, class T, int W, int U> struct acc {
     return across<Op>(v[0]);
   }
 };
+
+// max and min of floats: NaN is collected beside the extreme, which keeps the chain short
+template <class Op, class T, int W, int U> struct extreme_acc {
+  vec<T, W> v[U], nan = vec<T, W>{};
+  WELD_INLINE extreme_acc() {
+    for (int u = 0; u < U; ++u) v[u] = splat(Op::template start<T>, full<W>{});
+  }
+  static WELD_INLINE vec<T, W> best(vec<T, W> a, vec<T, W> b) {
+    if constexpr (same<Op, Max>) return greater(a, b);
+    else return smaller(a, b);
+  }
+  template <int u> WELD_INLINE void add(vec<T, W> x, full<W>, num<u>) {
+    v[u] = best(x, v[u]);
+    nan = x != x ? x : nan;
+  }
+  template <int u> WELD_INLINE void add(vec<T, W> x, part<W> k, num<u>) {
+    add(where(mask_of(k), x, v[u]), full<W>{}, num<u>{});
+  }
+  WELD_INLINE T done() {
+    for (int u = 1; u < U; ++u) v[0] = best(v[u], v[0]);
+    return across<Op>(nan != nan ? nan : v[0]);
+  }
+};
+template <int W, int U> struct acc<Max, f32, W, U> : extreme_acc<Max, f32, W, U> {};
+template <int W, int U> struct acc<Min, f32, W, U> : extreme_acc<Min, f32, W, U> {};
+template <int W, int U> struct acc<Max, f64, W, U> : extreme_acc<Max, f64, W, U> {};
+template <int W, int U> struct acc<Min, f64, W, U> : extreme_acc<Min, f64, W, U> {};
 
 // does `a` come before `b` for argmax / argmin? NaN first, then the better value
 template <class Op, class T> WELD_INLINE auto better(T a, T b) {

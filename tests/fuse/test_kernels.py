@@ -1,0 +1,277 @@
+"""Which nests share a kernel, and the loops that it gets."""
+
+import pytest
+from loop_programs import ADD_LAYER_NORM, SOFTMAX, agreeing, kernels, plan_of, why
+
+from torchweld.fuse import homes, kernel, merge, split
+from torchweld.ir.plan import Extern
+
+
+def kinds(k):
+    return sorted(x.kind for x in k.locals)
+
+
+def test_softmax_is_one_kernel_of_three_stages_over_rows():
+    (k,) = kernels(agreeing(SOFTMAX.format(m=12, n=6)))
+    assert len(k.stages) == 3 and k.lanes is None
+    assert [a.size.value for a in k.grid] == [12]
+
+
+def test_softmax_computes_each_exp_once_and_keeps_the_row():
+    (k,) = kernels(plan_of(SOFTMAX.format(m=64, n=512)))
+    assert kinds(k) == ["register", "row", "scalar", "scalar"]
+    assert [b.name for b in k.args] == ["x", "y"]
+
+
+def test_a_row_too_long_for_the_thread_goes_to_memory(monkeypatch):
+    monkeypatch.setattr(homes, "ROW_BYTES", 100)
+    (k,) = kernels(agreeing(SOFTMAX.format(m=8, n=32)))
+    assert "row" not in kinds(k) and "e" in [b.name for b in k.args]
+
+
+def test_softmax_over_columns_has_the_columns_as_lanes():
+    source = SOFTMAX.format(m=40, n=6).replace("[40, 6]", "[40, 6] strides (1, 40)")
+    (k,) = kernels(agreeing(source))
+    assert k.lanes.size.value == 40 and k.grid == () and "row" not in kinds(k)
+
+
+def test_residual_and_layer_norm_are_one_kernel_with_two_results():
+    (k,) = kernels(agreeing(ADD_LAYER_NORM.format(m=10, n=8)))
+    assert {b.name for b in k.args} == {"x", "y", "w", "b", "s", "o"}
+    assert len(k.stages) == 3
+
+
+def test_a_pointwise_chain_is_one_flat_kernel():
+    plan = agreeing("""
+        a: f32[6, 8] input
+        b: f32[6, 8] input
+        t: f32[6, 8]
+        u: f32[6, 8]
+        y: f32[6, 8]
+        t[i, j] = a[i, j] * 1.5 + b[i, j]  for i:6, j:8
+        u[i, j] = t[i, j] * 0.5 * (erf(t[i, j]) + 1.0)  for i:6, j:8
+        y[i, j] = u[i, j] * sigmoid(b[i, j]) - a[i, j]  for i:6, j:8
+        return y
+        """)
+    (k,) = kernels(plan)
+    assert k.grid == () and k.lanes.size.value == 48 and plan.arena_bytes == 0
+
+
+def test_broadcast_keeps_two_loops():
+    (k,) = kernels(agreeing("""
+        x: f32[6, 8] input
+        b: f32[8] input
+        y: f32[6, 8]
+        y[i, j] = x[i, j] + b[j]  for i:6, j:8
+        return y
+        """))
+    assert [a.size.value for a in k.grid] == [6]
+    assert [a.size.value for a in k.stages[0].loops] == [8]
+
+
+def test_few_long_rows_are_shared_out_by_columns():
+    (k,) = kernels(plan_of("""
+        x: f32[2, 100000] input
+        b: f32[100000] input
+        y: f32[2, 100000]
+        y[i, j] = x[i, j] + b[j]  for i:2, j:100000
+        return y
+        """))
+    assert k.grid == () and k.lanes.size.value == 100000
+
+
+def test_siblings_that_read_the_same_share_a_kernel():
+    (k,) = kernels(agreeing("""
+        x: f32[9] input
+        s: f32[9]
+        c: f32[9]
+        s[i] = sin(x[i])  for i:9
+        c[i] = cos(x[i])  for i:9
+        return s, c
+        """))
+    assert [b.name for b in k.args] == ["x", "s", "c"]
+
+
+def test_a_transposed_copy_has_a_kernel_of_its_own():
+    plan = agreeing("""
+        x: f32[9, 9] input
+        t: f32[9, 9]
+        y: f32[9, 9]
+        t[i, j] = exp(x[i, j])  for i:9, j:9
+        y[j, i] = t[i, j]  for j:9, i:9
+        return t, y
+        """)
+    assert len(kernels(plan)) == 2 and "walks memory across" in why(plan)
+
+
+def test_a_reduction_over_all_axes_is_cut_in_parts(monkeypatch):
+    monkeypatch.setattr(split, "LONG", 64)
+    monkeypatch.setattr(split, "PART", 8)
+    first, second = kernels(agreeing("""
+        x: f32[32, 8] input
+        s: f32[]
+        s[] = sum over i:32, j:8 of x[i, j] * x[i, j]
+        return s
+        """))
+    assert [a.size.value for a in first.grid] == [32] and second.grid == ()
+
+
+def test_the_last_part_of_an_odd_length_is_guarded(monkeypatch):
+    monkeypatch.setattr(split, "LONG", 64)
+    monkeypatch.setattr(split, "PART", 8)
+    first, _ = kernels(agreeing("""
+        x: f32[67] input
+        s: f32[]
+        s[] = max over i:67 of x[i]
+        return s
+        """))
+    assert first.stages[0].nests[0].body.name == "where"
+
+
+def test_column_sums_run_over_blocks_of_rows():
+    first, second = kernels(plan_of("""
+        x: f32[4096, 1024] input
+        s: f32[1024]
+        s[j] = sum over i:4096 of x[i, j] * x[i, j]  for j:1024
+        return s
+        """))
+    assert first.grid[0].size.value == 64 and first.lanes.size.value == 1024
+    assert second.lanes.size.value == 1024
+
+
+def test_column_sums_that_are_spread_again_stay_in_one_kernel():
+    (k,) = kernels(plan_of("""
+        x: f32[4096, 1024] input
+        s: f32[1024]
+        y: f32[4096, 1024]
+        s[j] = sum over i:4096 of x[i, j]  for j:1024
+        y[i, j] = x[i, j] / s[j]  for i:4096, j:1024
+        return y
+        """))
+    assert k.lanes.size.value == 1024 and len(k.stages) == 2
+
+
+def test_a_scan_is_a_loop_of_its_stage_and_its_reader_comes_after():
+    (k,) = kernels(agreeing("""
+        x: f32[9, 5] input
+        c: f32[9, 5]
+        y: f32[9, 5]
+        c[i, j] = scan_sum over j:5 of x[i, j]  for i:9
+        y[i, j] = exp(c[i, j]) * c[i, 4]  for i:9, j:5
+        return y
+        """))
+    assert len(k.stages) == 2
+
+
+def test_a_scatter_runs_its_colliding_loop_in_order():
+    plan = agreeing("""
+        x: f32[6, 5] input
+        at: i64[6] input
+        y: f32[4, 5]
+        y[i, j] = 0.0  for i:4, j:5
+        y[<check_index(at[i], 4) in 0..3>, j] += x[i, j]  for i:6, j:5
+        return y
+        """)
+    scatter = kernels(plan)[-1]
+    outer = {*scatter.grid, *([scatter.lanes] if scatter.lanes else [])}
+    assert [a.size.value for a in outer] == [5]
+    assert [a.size.value for a in scatter.stages[0].loops] == [6]
+    assert "a scatter runs in the order of its loop" in why(plan)
+
+
+def test_concatenation_shares_a_kernel_with_its_reader(monkeypatch):
+    monkeypatch.setattr(merge, "PARTIAL_ROWS", 4)
+    monkeypatch.setattr(homes, "PIECE_ROWS", True)
+    (k,) = kernels(agreeing("""
+        x: f32[6, 8] input
+        r: f32[6, 8]
+        y: f32[6, 8]
+        r[i, j] = neg(x[i, j + 4])  for i:6, j:4
+        r[i, j + 4] = x[i, j]  for i:6, j:4
+        y[i, j] = x[i, j] * 2.0 + r[i, j] * 3.0  for i:6, j:8
+        return y
+        """))
+    assert kinds(k) == ["row"]
+
+
+def test_a_reader_of_other_rows_waits_for_the_kernel():
+    plan = agreeing("""
+        x: f32[100] input
+        t: f32[100]
+        y: f32[100]
+        t[i] = exp(x[i])  for i:100
+        y[i] = t[i] + t[99 - i]  for i:100
+        return t, y
+        """)
+    assert len(kernels(plan)) == 2 and "a row reads what another row" in why(plan)
+
+
+def test_what_an_extern_needs_in_between_is_not_fused_over_it():
+    plan = agreeing("""
+        x: f32[9] input
+        t: f32[9]
+        e: f32[9]
+        y: f32[9]
+        t[i] = exp(x[i])  for i:9
+        e = test.twice.default(t)
+        y[i] = t[i] + e[i]  for i:9
+        return y
+        """)
+    assert len(kernels(plan)) == 2 and "must run in between" in why(plan)
+
+
+def test_a_kernel_may_wait_for_an_unrelated_extern():
+    plan = agreeing("""
+        x: f32[9] input
+        z: f32[9] input
+        t: f32[9]
+        e: f32[9]
+        y: f32[9]
+        t[i] = exp(x[i])  for i:9
+        e = test.twice.default(z)
+        y[i] = t[i] + e[i]  for i:9
+        return t, y
+        """)
+    assert len(kernels(plan)) == 1 and isinstance(plan.steps[0], Extern)
+
+
+def test_an_input_is_overwritten_after_its_readers():
+    plan = agreeing("""
+        x: f32[40] input
+        y: f32[40]
+        y[i] = x[39 - i] * 2.0  for i:40
+        x[i] = x[i] + 1.0  for i:40
+        return y
+        """)
+    assert len(kernels(plan)) == 2
+
+
+def test_few_rows_do_not_swallow_wide_pointwise_work():
+    plan = plan_of("""
+        x: f32[2, 40000] input
+        y: f32[2, 40000]
+        c: f32[2, 40000]
+        y[i, j] = exp(x[i, j])  for i:2, j:40000
+        c[i, j] = scan_sum over j:40000 of y[i, j]  for i:2
+        return y, c
+        """)
+    assert "only 2 rows would be in common" in why(plan)
+
+
+@pytest.mark.parametrize("rows", [3, 100])
+def test_grid_points_are_limited_by_giving_inner_loops_to_the_stage(monkeypatch, rows):
+    monkeypatch.setattr(kernel, "GRID_POINTS", 16)
+    (k,) = kernels(agreeing(f"""
+        x: f32[{rows}, 3, 4] input
+        b: f32[{rows}, 4] input
+        y: f32[{rows}, 3, 4]
+        y[i, h, j] = x[i, h, j] + b[i, j]  for i:{rows}, h:3, j:4
+        return y
+        """))
+    assert len(k.grid) == (1 if rows == 100 else 2)
+
+
+def test_the_grain_grows_as_points_get_cheaper():
+    wide = kernels(plan_of(SOFTMAX.format(m=64, n=4096)))[0]
+    narrow = kernels(plan_of(SOFTMAX.format(m=64, n=16)))[0]
+    assert wide.grain == 1 < narrow.grain

@@ -1,0 +1,105 @@
+"""Rules of the repository that no linter states."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import torchweld
+import torchweld.ir
+
+ROOT = Path(__file__).resolve().parents[2]
+WITH_TORCH = {"torchweld.ir.graph", "torchweld.ir.region"}
+IR = [
+    name
+    for _, name, _ in pkgutil.iter_modules(torchweld.ir.__path__, "torchweld.ir.")
+    if name not in WITH_TORCH
+]
+BLOCKER = """
+import importlib, pkgutil, sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"torch", "triton", "sympy", "numpy"}:
+            raise ImportError(name + " is blocked")
+
+sys.meta_path.insert(0, Blocker())
+for name in sys.argv[1:]:
+    module = importlib.import_module(name)
+    for _, inner, _ in pkgutil.walk_packages(getattr(module, "__path__", ()), name + "."):
+        importlib.import_module(inner)
+"""
+
+
+def python(source, *arguments):
+    return subprocess.run(
+        [sys.executable, "-c", source, *arguments], capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("names", [
+    ["torchweld.base"], ["torchweld.frame"], ["torchweld.fuse"], ["torchweld.codegen"], IR,
+], ids=["base", "frame", "fuse", "codegen", "ir"])  # fmt: skip
+def test_package_imports_without_torch(names):
+    done = python(BLOCKER, *names)
+    assert done.returncode == 0, done.stderr
+
+
+def test_public_names_are_sorted_and_there():
+    assert torchweld.__all__ == sorted(torchweld.__all__)
+    for name in torchweld.__all__:
+        assert getattr(torchweld, name) is not None
+
+
+def test_importing_torchweld_loads_few_modules_and_no_peer():
+    done = python("""
+import sys, torch
+before = set(sys.modules)
+import torchweld
+torchweld.compile
+fresh = set(sys.modules) - before
+print(len([m for m in fresh if m.startswith("torchweld")]))
+print([m for m in sys.modules if m.startswith(("torch._dynamo", "torch._inductor"))])
+print([m for m in fresh if m.split(".")[0] not in ("torchweld", "torch")])
+""")
+    assert done.returncode == 0, done.stderr
+    own, peers, others = done.stdout.splitlines()
+    assert int(own) < 250
+    assert peers == "[]"
+    assert not {"sympy", "numpy", "rich", "transformers"} & set(eval(others))
+
+
+def test_help_of_the_command_does_not_import_torch():
+    source = """
+import sys
+from torchweld.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+print("torch" in sys.modules)
+"""
+    assert python(source).stdout.splitlines()[-1] == "False"
+
+
+def test_names_of_test_files_are_unique():
+    names = Counter(p.name for p in (ROOT / "tests").rglob("*.py") if p.name != "conftest.py")
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_test_is_skipped_or_expected_to_fail():
+    banned = ("mark.skip", "mark.xfail", "pytest.skip(", "importorskip")
+    here = Path(__file__)
+    found = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in (ROOT / "tests").rglob("*.py")
+        if path != here
+        for word in banned
+        if word in path.read_text(encoding="utf-8")
+    ]
+    assert found == []

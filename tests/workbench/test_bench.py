@@ -1,0 +1,60 @@
+"""The benchmark's arithmetic, and one small run of it from end to end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from torchweld.workbench import bench, table
+from torchweld.workbench.lanes import Lane
+from torchweld.workbench.suites import BY_NAME, CASES, SUITES
+
+SHORT = bench.Effort(rounds=2, seconds=0.01, warm=0.0)
+
+
+def test_suites_name_cases_that_exist_and_all_has_every_case():
+    assert {name for names in SUITES.values() for name in names} <= set(BY_NAME)
+    assert len(SUITES["all"]) == len(CASES) == len(BY_NAME)
+
+
+def test_ratio_is_the_median_of_pairs_of_the_same_round():
+    slow, fast = {"rounds_us": [10.0, 20.0, 90.0]}, {"rounds_us": [5.0, 10.0, 90.0]}
+    assert bench._ratio(slow, fast) == 2.0
+    assert bench._ratio({}, fast) is None
+
+
+def test_geomean_leaves_out_what_was_not_measured():
+    assert bench.geomean([2.0, None, 8.0]) == pytest.approx(4.0)
+    assert bench.geomean([None]) is None
+
+
+def test_row_of_two_compilers_and_a_copy():
+    row = bench.measure(BY_NAME["add_one"], ("eager", "torchweld"), "cpu", 1, SHORT)
+    mine = row["results"]["torchweld"]
+    assert mine["difference"] == 0.0
+    assert mine["kernels"] == 1
+    assert len(mine["rounds_us"]) == 2
+    assert mine["first_s"] > 0
+    assert mine["peak_bytes"] > 2**20
+    content = bench.document([row], suite="micro", threads=1, effort=SHORT)
+    assert json.loads(json.dumps(content)) == content
+    assert content["import"]["peer_modules"] == 0
+    table.show(content)
+
+
+def test_worker_that_dies_becomes_an_error_with_its_last_words():
+    lane = Lane("no_such_case", "eager", "cpu", 1)
+    try:
+        assert "KeyError" in (lane.error or "")
+        assert lane.ask("first") == {"error": lane.error}
+    finally:
+        lane.close()
+
+
+def test_compiler_that_fails_on_a_case_keeps_its_reason():
+    lane = Lane("add_one", "eager", "cpu", 1)
+    try:
+        assert "KeyError" in lane.ask("save")["error"]
+    finally:
+        lane.close()
