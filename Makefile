@@ -54,7 +54,7 @@ clean: ## remove what the recipes made, virtual environments included
 # A torch that is already importable is used as it is; otherwise $(TORCH) is installed.
 $(READY): pyproject.toml setup.py $(C_FILES)
 	test -x $(PY) || sh tools/make_venv.sh $(PYTHON) $(VENV)
-	$(PY) -c 'import torch' 2>/dev/null || $(PY) -m pip install -q $(TORCH)
-	$(PY) -m pip install -q 'setuptools>=77' wheel
-	$(PY) -m pip install -q --no-build-isolation -e '.[dev,zoo]'
+	$(PY) -c 'import torch' 2>/dev/null || $(PY) -m pip install -qq $(TORCH)
+	$(PY) -m pip install -qq 'setuptools>=77' wheel
+	$(PY) -m pip install -qq --no-build-isolation -e '.[dev,zoo]'
 	touch $(READY)

@@ -91,8 +91,9 @@ def missing_commands() -> Iterator[str]:
     cli = (ROOT / "src/torchweld/cli.py").read_text(encoding="utf-8")
     commands = set(re.findall(r"add_parser\(\s*\"(\w+)\"", cli))
     for path, text in texts("*.md", "docs/**/*.md"):
-        code = "\n".join(re.findall(r"```(?:sh|text|console)?\n(.*?)```", text, re.DOTALL))
-        code += "\n" + "\n".join(re.findall(r"`([^`\n]+)`", text))
+        blocks = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+        spans = re.findall(r"`([^`\n]+)`", text)
+        code = "\n".join([*(body for kind, body in blocks if kind == "sh"), *spans])
         for target in re.findall(r"(?:^|&& |\$ )make ([a-z][a-z0-9-]*)", code, re.MULTILINE):
             if target not in targets:
                 yield f"{path}: `make {target}` does not exist"

@@ -23,7 +23,7 @@ for version in "$@"; do
     fi
     venv=.venv-py$version
     test -x "$venv/bin/python" || "$python" -m venv "$venv"
-    "$venv/bin/python" -m pip install -q 'setuptools>=77' wheel pytest hypothesis
+    "$venv/bin/python" -m pip install -qq 'setuptools>=77' wheel pytest hypothesis
     "$venv/bin/python" setup.py -q build_ext --inplace
     echo "Python $version:"
     # shellcheck disable=SC2046

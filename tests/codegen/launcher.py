@@ -77,6 +77,9 @@ class Run:
                 self.base[n] = arena + spec.index
         for step in program.steps:
             self._step(step)
+        for block, start, size in self.keep:
+            around = block.raw[:start] + block.raw[start + size :]
+            assert not around.strip(b"\xa5"), "a kernel wrote outside of its tensors"
         self.outputs = [None if t is None else self.read(t) for t in program.outputs]
         for b, n in zip(graph.inputs, range(len(graph.inputs)), strict=True):
             spec = program.tensors[n]
@@ -84,8 +87,9 @@ class Run:
 
     def _memory(self, size: int) -> int:
         block = ctypes.create_string_buffer(b"\xa5" * (size + 192), size + 192)
-        self.keep.append(block)
-        return -(-ctypes.addressof(block) // 64) * 64 + 64
+        at = -(-ctypes.addressof(block) // 64) * 64 + 64
+        self.keep.append((block, at - ctypes.addressof(block), size))
+        return at
 
     def _step(self, step) -> None:
         match step:

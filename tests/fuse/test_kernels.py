@@ -1,10 +1,15 @@
 """Which nests share a kernel, and the loops that it gets."""
 
 import pytest
-from loop_programs import ADD_LAYER_NORM, SOFTMAX, agreeing, kernels, plan_of, why
+from loop_programs import ADD_LAYER_NORM, SOFTMAX, agreeing, close, kernels, plan_of, why
 
-from torchweld.fuse import homes, kernel, merge, split
+from torchweld.base.config import Config
+from torchweld.fuse import homes, merge, split, tile
+from torchweld.fuse.run import fuse
+from torchweld.ir.loop_eval import evaluate
+from torchweld.ir.loop_text import parse
 from torchweld.ir.plan import Extern
+from torchweld.ir.plan_eval import evaluate_plan
 
 
 def kinds(k):
@@ -108,9 +113,9 @@ def test_a_reduction_over_all_axes_is_cut_in_parts(monkeypatch):
     monkeypatch.setattr(split, "LONG", 64)
     monkeypatch.setattr(split, "PART", 8)
     first, second = kernels(agreeing("""
-        x: f32[32, 8] input
+        x: f32[32, 64] input
         s: f32[]
-        s[] = sum over i:32, j:8 of x[i, j] * x[i, j]
+        s[] = sum over i:32, j:64 of x[i, j] * x[i, j]
         return s
         """))
     assert [a.size.value for a in first.grid] == [32] and second.grid == ()
@@ -260,7 +265,7 @@ def test_few_rows_do_not_swallow_wide_pointwise_work():
 
 @pytest.mark.parametrize("rows", [3, 100])
 def test_grid_points_are_limited_by_giving_inner_loops_to_the_stage(monkeypatch, rows):
-    monkeypatch.setattr(kernel, "GRID_POINTS", 16)
+    monkeypatch.setattr(tile, "GRID_POINTS", 16)
     (k,) = kernels(agreeing(f"""
         x: f32[{rows}, 3, 4] input
         b: f32[{rows}, 4] input
@@ -275,3 +280,80 @@ def test_the_grain_grows_as_points_get_cheaper():
     wide = kernels(plan_of(SOFTMAX.format(m=64, n=4096)))[0]
     narrow = kernels(plan_of(SOFTMAX.format(m=64, n=16)))[0]
     assert wide.grain == 1 < narrow.grain
+
+
+def test_a_group_norm_reads_its_statistics_in_the_same_kernel():
+    (k,) = kernels(agreeing("""
+        x: f32[3, 12, 10] input
+        s: f32[3, 4]
+        y: f32[3, 12, 10]
+        s[n, g] = sum over k:30 of x[n, 3*g + k//10, k%10]  for n:3, g:4
+        y[n, c, j] = x[n, c, j] / s[n, c//3]  for n:3, c:12, j:10
+        return y
+        """))
+    assert [a.size.value for a in k.grid] == [12]
+    assert [a.size.value for st in k.stages for a in st.loops] == [30, 30]
+
+
+def test_a_value_read_in_another_shape_stays_in_the_kernel():
+    (k,) = kernels(agreeing("""
+        x: f32[12, 10] input
+        t: f32[12, 10]
+        s: f32[3, 4]
+        y: f32[3, 4, 10]
+        t[i, j] = exp(x[i, j])  for i:12, j:10
+        s[b, h] = sum over j:10 of t[4*b + h, j]  for b:3, h:4
+        y[b, h, j] = t[4*b + h, j] / s[b, h]  for b:3, h:4, j:10
+        return t, y
+        """))
+    assert [a.size.value for a in k.grid] == [12]
+
+
+def test_cross_entropy_is_one_kernel_over_rows_and_one_that_adds_them():
+    plan = agreeing("""
+        x: f32[16, 30] input
+        target: i64[16] input
+        top: f32[16]
+        d: f32[16, 30]
+        total: f32[16]
+        logp: f32[16, 30]
+        loss: f32[16]
+        all: f32[]
+        mean: f32[]
+        top[i] = max over j:30 of x[i, j]  for i:16
+        d[i, j] = x[i, j] - top[i]  for i:16, j:30
+        total[i] = sum over j:30 of exp(d[i, j])  for i:16
+        logp[i, j] = d[i, j] - log(total[i])  for i:16, j:30
+        loss[i] = neg(logp[i, <check_index(target[i], 30) in 0..29>])  for i:16
+        all[] = sum over i:16 of loss[i]
+        mean[] = all[] / 16.0
+        return mean
+        """)
+    rows, last = kernels(plan)
+    assert len(rows.stages) == 3 and rows.lanes is None and last.grid == ()
+
+
+def test_sizes_known_only_at_run_time_are_kept_as_they_are():
+    g = parse("""
+        size m in 1..
+        size n in 1..
+        """ + SOFTMAX.replace("{", "").replace("}", ""))
+    plan = fuse(g, Config(verify=True))
+    (k,) = kernels(plan)
+    assert [a.size.text() for a in k.grid] == ["m"] and plan.slots == ()
+    sizes = dict(zip(g.sizes, (3, 5), strict=True))
+    x = [float(i % 7) for i in range(15)]
+    (got,) = evaluate_plan(plan, [list(x)], sizes=sizes)
+    assert close(got, evaluate(g, [list(x)], sizes=sizes)[0])
+
+
+def test_a_large_transpose_is_cut_in_tiles(monkeypatch):
+    monkeypatch.setattr(tile, "TILE_POINTS", 1024)
+    (k,) = kernels(agreeing("""
+        x: f32[64, 48] input
+        y: f32[48, 64]
+        y[j, i] = x[i, j]  for j:48, i:64
+        return y
+        """))
+    assert [a.size.value for a in k.grid] == [3, 1]
+    assert [a.size.value for a in k.stages[0].loops] == [8, 16, 8]

@@ -59,7 +59,7 @@ def test_a_temporary_that_is_returned_as_a_view_is_fresh():
         x: f32[4, 6] input
         t: f32[4, 6]
         t[i, j] = x[i, j] + 1.0  for i:4, j:6
-        return t[6, 4] strides (1, 6)
+        return t as [6, 4] strides (1, 6)
         """)
     assert [b.name for b in plan.fresh] == ["t"] and plan.slots == ()
 

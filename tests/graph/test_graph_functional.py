@@ -284,3 +284,42 @@ def test_index_with_lists():
 
 def test_no_inputs():
     compare(lambda: torch.arange(5) * 2)
+
+
+@pytest.mark.parametrize("method", ["mul_", "logit_", "div_"])
+def test_in_place_operator_that_eager_refuses_is_refused(method):
+    n = torch.ones(3, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="cast"):
+        getattr(n.clone(), method)(1.5)
+    gm = capture(lambda n: n, n)
+    gm.graph.erase_node(gm.graph.output_node())
+    (node,) = gm.graph.nodes
+    gm.graph.output((gm.graph.call_method(method, (node, 1.5)),))
+    with pytest.raises(Unsupported, match="W201"):
+        normalize(gm, Config())
+
+
+def test_integer_tensor_takes_float_values_by_copy():
+    def fn(n, x):
+        n.copy_(x)
+        n[0] = 2.7
+        return n
+
+    compare(fn, torch.ones(4, 6, dtype=torch.int64), X)
+
+
+def test_reshape_of_a_changed_strided_input_copies_as_in_eager():
+    def fn(x):
+        x.masked_fill_(x > 0, 0.0)
+        return x.contiguous(), x.reshape(-1)
+
+    compare(fn, torch.randn(6, 4).t())
+
+
+def test_changed_input_with_gaps_keeps_its_aliases_or_is_refused():
+    def fn(x):
+        x.add_(1)
+        return x.contiguous()
+
+    with pytest.raises(Unsupported, match="eager makes a copy"):
+        compare(fn, torch.randn(4, 12)[:, ::2])

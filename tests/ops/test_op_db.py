@@ -10,7 +10,7 @@ from op_db import check, entries
 OPERATORS = 60
 CHUNK = 10
 SAMPLES = 3
-COMPILED_SHARE = 0.8
+COMPILED_SHARE = 0.6
 
 
 def chosen():

@@ -15,7 +15,8 @@ class Interned:
     """Base of frozen tree nodes. `Node.make(*fields)` returns the one node with these fields.
 
     A subclass declares `__slots__` with its field names in order (plus anything derived, filled by
-    `_derive`). Fields must be hashable; children are interned already, so hashing is one level deep.
+    `_derive`). Equality and hash are those of object: identity. Fields must be hashable; children
+    are interned already, so hashing is one level deep.
     """
 
     __slots__ = ("__weakref__", "_key")
@@ -42,12 +43,6 @@ class Interned:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is frozen")
-
-    def __hash__(self) -> int:
-        return id(self) >> 4
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _remake, (type(self), tuple(getattr(self, f) for f in self._fields))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import types
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -16,12 +17,10 @@ from torchweld.capture.values.base import (
     BoundValue,
     Const,
     DictValue,
-    FunctionValue,
     InstanceValue,
     ListValue,
     PartialValue,
     SetValue,
-    SuperValue,
     TupleValue,
     Value,
 )
@@ -76,7 +75,7 @@ def builtin_attr(cap: Capture, obj: Value, name: str, cont: Cont | None) -> None
     if isinstance(raw, _DESCRIPTORS_OF_C):
         cap.deliver(BoundValue(Const(raw), obj), cont)
         return
-    _bind_raw(cap, obj, raw, name, kind, cont)
+    bind_raw(cap, obj, raw, name, kind, cont)
 
 
 # ------------------------------------------------------------------- constants
@@ -185,8 +184,10 @@ def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | Non
             raise raised(AttributeError, *error.args) from None
         return
     raw = mro_lookup(kind, name)
+    watch_class(cap, kind)
     if raw is MISSING:
         meta = mro_lookup(type(kind), name)
+        watch_class(cap, type(kind))
         if isinstance(meta, types.FunctionType):
             cap.deliver(BoundValue(Const(meta), obj), cont)
             return
@@ -197,7 +198,6 @@ def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | Non
             raise raised(AttributeError, f"type object '{kind.__name__}' has no attribute '{name}'")
         cap.deliver(BoundValue(Const(meta), obj), cont)
         return
-    watch_class(cap, kind)
     if isinstance(raw, staticmethod):
         cap.deliver(class_value(cap, raw.__func__, kind, name), cont)
     elif isinstance(raw, classmethod):
@@ -295,7 +295,7 @@ def generic_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None)
         on_raise = None
         if isinstance(raw, property) and user_getattr(obj) is not None:
             on_raise = _retry_with_getattr(cap, obj, name, cont)
-        _bind_raw(cap, obj, raw, name, obj.klass, cont, on_raise)
+        bind_raw(cap, obj, raw, name, obj.klass, cont, on_raise)
         return
     own = instance_get(cap, obj, name)
     if own is not None:
@@ -303,7 +303,7 @@ def generic_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None)
         return
     if raw is not MISSING:
         watch_class(cap, obj.klass)
-        _bind_raw(cap, obj, raw, name, obj.klass, cont)
+        bind_raw(cap, obj, raw, name, obj.klass, cont)
         return
     missing_attr(cap, obj, name, cont)
 
@@ -334,10 +334,6 @@ def missing_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None)
             return
     elif raw is not None:
         cap.call(Const(raw), [obj, Const(name)], {}, cont)
-        return
-    if issubclass(obj.klass, BaseException) and name in ("__cause__", "__context__",
-                                                         "__traceback__"):  # fmt: skip
-        cap.deliver(Const(None), cont)
         return
     raise raised(AttributeError, f"'{obj.klass.__name__}' object has no attribute '{name}'")
 
@@ -396,7 +392,7 @@ def is_data_descriptor(raw: object) -> bool:
     return mro_lookup(kind, "__set__") is not MISSING or mro_lookup(kind, "__delete__") is not MISSING
 
 
-def _bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: Cont | None,
+def bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: Cont | None,
               on_raise: Any = None) -> None:  # fmt: skip
     """Apply a class attribute's descriptor protocol to an instance."""
     if isinstance(raw, types.FunctionType):
@@ -407,10 +403,13 @@ def _bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: C
         cap.deliver(BoundValue(Const(raw.__func__), Const(kind)), cont)
     elif isinstance(raw, property):
         if raw.fget is None:
-            raise raised(AttributeError, f"property '{name}' has no getter")
+            owner = owner_of(kind, name).__qualname__
+            raise raised(AttributeError, f"property '{name}' of '{owner}' object has no getter")
         cap.call(Const(raw.fget), [obj], {}, cont, on_raise)
     elif isinstance(raw, functools.cached_property):
         _cached_property(cap, obj, raw, name, cont)
+    elif isinstance(raw, functools.partialmethod):
+        _partial_method(cap, obj, raw, cont)
     elif isinstance(raw, types.MemberDescriptorType):
         _slot_attr(cap, obj, raw, name, cont)
     elif isinstance(raw, types.ClassMethodDescriptorType):
@@ -423,38 +422,83 @@ def _bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: C
         user_get = mro_lookup(type(raw), "__get__")
         cap.call(Const(user_get), [class_value(cap, raw, kind, name), obj, Const(kind)], {},
                    cont)  # fmt: skip
-    elif isinstance(raw, functools.partialmethod):
-        raise refuse("W107", f"partialmethod {name}", cap.loc())
     else:
         cap.deliver(class_value(cap, raw, kind, name), cont)
+
+
+def _partial_method(cap: Capture, obj: Value, raw: functools.partialmethod[Any],
+                    cont: Cont | None) -> None:  # fmt: skip
+    if not isinstance(raw.func, types.FunctionType):
+        raise refuse("W107", "partialmethod of something that is no function", cap.loc())
+    base = cap.pin(raw)
+    args = cap.wrap(raw.args, Attr.make(base, "args"))
+    assert isinstance(args, TupleValue)
+    named = {k: cap.wrap(v, Item.make(Attr.make(base, "keywords"), k, False))
+             for k, v in raw.keywords.items()}  # fmt: skip
+    cap.deliver(PartialValue(Const(raw.func), [obj, *cap.force_items(args.items)], named,
+                             functools.partial), cont)  # fmt: skip
 
 
 def _cached_property(cap: Capture, obj: Value, raw: functools.cached_property[Any], name: str,
                      cont: Cont | None) -> None:  # fmt: skip
     def keep(value: Value) -> None:
-        assert isinstance(obj, InstanceValue)
+        if not isinstance(obj, InstanceValue):
+            raise refuse("W106", f"cached_property of {obj.cls().__name__}", cap.loc())
         instance_set(cap, obj, name, value)
         cap.deliver(value, cont)
 
     cap.call(Const(raw.func), [obj], {}, keep)
 
 
-def _slot_attr(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) -> None:
-    assert isinstance(obj, InstanceValue)
+def slot_get(cap: Capture, obj: InstanceValue, raw: Any, name: str) -> Value | None:
+    """What a slot holds, or None while it is empty; guards what was found."""
     key = raw.__name__
-    if key in obj.attrs:
-        found = obj.attrs[key]
-    elif obj.real is None:
-        found = None
-    else:
+    if key in obj.attrs or obj.real is None:
+        return obj.attrs.get(key)
+    assert obj.source is not None
+    try:
+        real = raw.__get__(obj.real)
+    except AttributeError:
+        cap.guard("predicate", obj.source, _EmptySlot(raw))
+        obj.attrs[key] = None
+        return None
+    found = obj.attrs[key] = cap.wrap(real, Attr.make(obj.source, name))
+    return found
+
+
+class _EmptySlot:
+    """Answers whether a slot of an object is still empty."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+
+    def __call__(self, obj: object) -> bool:
         try:
-            real = raw.__get__(obj.real)
+            self.raw.__get__(obj)
         except AttributeError:
-            found = None
-        else:
-            assert obj.source is not None
-            found = obj.attrs[key] = cap.wrap(real, Attr.make(obj.source, name))
+            return True
+        return False
+
+    def __hash__(self) -> int:
+        return id(self.raw)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _EmptySlot) and other.raw is self.raw
+
+
+def _slot_attr(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) -> None:
+    if not isinstance(obj, InstanceValue):
+        raise refuse("W107", f"attribute {name} of {obj.cls().__name__}", cap.loc())
+    if issubclass(obj.klass, BaseException):
+        exception_member(cap, obj, name, cont)
+        return
+    found = slot_get(cap, obj, raw, name)
     if found is None:
+        if user_getattr(obj) is not None:
+            missing_attr(cap, obj, name, cont)
+            return
         raise raised(AttributeError, f"'{obj.klass.__name__}' object has no attribute '{name}'")
     cap.deliver(found, cont)
 
@@ -467,29 +511,85 @@ def _getset(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) ->
         cap.deliver(Const(obj.cls()), cont)
         return
     if isinstance(obj, InstanceValue) and issubclass(obj.klass, BaseException):
-        found = obj.attrs.get(name)
-        cap.deliver(found if found is not None else Const(None), cont)
+        exception_member(cap, obj, name, cont)
         return
     raise refuse("W107", f"attribute {name} of {obj.cls().__name__}", cap.loc())
 
 
-class VarsValue(DictValue):
-    """vars(instance): a live window on the instance's attributes."""
-
-    __slots__ = ("of",)
-    of: InstanceValue
+def exception_member(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
+    """args, __cause__, value, ... of an exception."""
+    found = obj.attrs.get(name)
+    if found is None and name in ("__cause__", "__context__"):
+        found = Const(None)
+    elif found is None and name == "__suppress_context__":
+        found = Const(False)
+    elif found is None and name in ("value", "code") and issubclass(
+            obj.klass, StopIteration | SystemExit):  # fmt: skip
+        args = obj.attrs.get("args")
+        items = cap.force_items(args.items) if isinstance(args, TupleValue) else []
+        found = items[0] if items else Const(None)
+    if found is None:
+        raise refuse("W107", f"attribute {name} of {obj.klass.__name__}", cap.loc())
+    cap.deliver(found, cont)
 
 
 def vars_of(cap: Capture, obj: InstanceValue) -> Value:
-    """A DictValue with the instance's attributes as they are now; writing to it is refused."""
+    """vars(obj): one live window on the instance's attributes."""
     load_all_attrs(cap, obj)
-    out = VarsValue(dict)
-    out.of = obj
-    for name, value in obj.attrs.items():
-        if value is not None:
-            out.items[name] = value
-            out.keys[name] = Const(name)
-    return out
+    return VarsValue(cap, obj)
+
+
+class VarsValue(DictValue):
+    """vars(instance): what is written to it becomes an attribute, and the other way round."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, cap: Capture, of: InstanceValue) -> None:
+        super().__init__(dict)
+        self.of = of
+        self.items = _AttrsOf(cap, of, names=False)  # type: ignore[assignment]
+        self.keys = _AttrsOf(cap, of, names=True)  # type: ignore[assignment]
+
+
+class _AttrsOf(MutableMapping[object, Value]):
+    """The attributes of an instance as `items` (or, with `names`, as `keys`) of a DictValue."""
+
+    def __init__(self, cap: Capture, of: InstanceValue, names: bool) -> None:
+        self.cap = cap
+        self.of = of
+        self.names = names
+        self.slots = slot_names(of.klass)
+
+    def __getitem__(self, key: object) -> Value:
+        found = self.of.attrs.get(str(key))
+        if found is None or key in self.slots:
+            raise KeyError(key)
+        return Const(key) if self.names else found
+
+    def __setitem__(self, key: object, value: Value) -> None:
+        if not isinstance(key, str):
+            raise refuse("W107", "a key of vars() that is no text", self.cap.loc())
+        if not self.names:
+            instance_set(self.cap, self.of, key, value)
+
+    def __delitem__(self, key: object) -> None:
+        self[key]
+        if not self.names:
+            instance_set(self.cap, self.of, str(key), None)
+
+    def __iter__(self) -> Iterator[object]:
+        return iter([k for k, v in self.of.attrs.items() if v is not None and k not in self.slots])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def slot_names(kind: type) -> frozenset[str]:
+    """Names of the attributes that live in slots."""
+    return frozenset(
+        name for base in kind.__mro__ for name, raw in vars(base).items()
+        if isinstance(raw, types.MemberDescriptorType)
+    )  # fmt: skip
 
 
 def load_all_attrs(cap: Capture, obj: InstanceValue) -> None:
@@ -510,96 +610,5 @@ def load_all_attrs(cap: Capture, obj: InstanceValue) -> None:
     obj.attrs.update(before)
 
 
-def _super_attr(cap: Capture, obj: SuperValue, name: str, cont: Cont | None) -> None:
-    start = obj.self_
-    real = start.obj if isinstance(start, Const) and isinstance(start.obj, type) else None
-    kind: type = real if real is not None else start.cls()
-    mro = kind.__mro__
-    for base in mro[mro.index(obj.klass) + 1 :]:
-        if name in base.__dict__:
-            raw = base.__dict__[name]
-            watch_class(cap, kind)
-            if real is not None and isinstance(raw, types.FunctionType):
-                cap.deliver(Const(raw), cont)
-            elif isinstance(raw, staticmethod) or (name == "__new__"):
-                inner = raw.__func__ if isinstance(raw, staticmethod) else raw
-                cap.deliver(Const(inner), cont)
-            elif isinstance(raw, classmethod):
-                cap.deliver(BoundValue(Const(raw.__func__), Const(kind)), cont)
-            elif isinstance(raw, types.ClassMethodDescriptorType):
-                cap.deliver(BoundValue(Const(raw), Const(kind)), cont)
-            else:
-                _bind_raw(cap, start, raw, name, base, cont)
-            return
-    raise raised(AttributeError, f"'super' object has no attribute '{name}'")
-
-
-def _functionvalue_attr(cap: Capture, obj: FunctionValue, name: str, cont: Cont | None) -> None:
-    if name in obj.attrs:
-        cap.deliver(obj.attrs[name], cont)
-    elif name in ("__name__", "__qualname__"):
-        cap.deliver(Const(obj.name if name == "__name__" else obj.qualname), cont)
-    elif name == "__code__":
-        cap.deliver(Const(obj.code), cont)
-    elif name in ("__module__", "__doc__"):
-        cap.deliver(Const(None), cont)
-    elif name == "__dict__":
-        cap.deliver(DictValue(dict), cont)
-    elif name == "__get__":
-        cap.deliver(BoundValue(Const(types.FunctionType.__get__), obj), cont)
-    else:
-        raise raised(AttributeError, f"'function' object has no attribute '{name}'")
-
-
-def _bound_attr(cap: Capture, obj: BoundValue, name: str, cont: Cont | None) -> None:
-    if name == "__self__":
-        cap.deliver(obj.self_, cont)
-    elif name == "__func__":
-        cap.deliver(obj.func, cont)
-    else:
-        get_attr(cap, obj.func, name, cont)
-
-
-def _partial_attr(cap: Capture, obj: PartialValue, name: str, cont: Cont | None) -> None:
-    if name == "func":
-        cap.deliver(obj.func, cont)
-    elif name == "args":
-        cap.deliver(TupleValue(list(obj.args)), cont)
-    elif name == "keywords":
-        out = DictValue(dict)
-        for key, value in obj.kwargs.items():
-            out.items[key] = value
-            out.keys[key] = Const(key)
-        cap.deliver(out, cont)
-    else:
-        raise raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
-
-
-def _tuple_attr(cap: Capture, obj: TupleValue, name: str, cont: Cont | None) -> None:
-    fields = getattr(obj.kind, "_fields", ())
-    if name in fields:
-        i = fields.index(name)
-        value = obj.items[i] = cap.force(obj.items[i])
-        cap.deliver(value, cont)
-        return
-    n_struct = getattr(obj.kind, "n_sequence_fields", 0)
-    if n_struct:  # torch.return_types
-        for i, field in enumerate(str(f) for f in _struct_fields(obj.kind)):
-            if field == name:
-                cap.deliver(cap.force(obj.items[i]), cont)
-                return
-    builtin_attr(cap, obj, name, cont)
-
-
-def _struct_fields(kind: type) -> list[str]:
-    """Field names of a struct sequence class, in order."""
-    found = [n for n, d in vars(kind).items() if isinstance(d, types.MemberDescriptorType)]
-    return found[: getattr(kind, "n_sequence_fields", 0)]
-
-
-for _family, _handler in (
-    (Const, _const_attr), (InstanceValue, _instance_attr), (SuperValue, _super_attr),
-    (FunctionValue, _functionvalue_attr), (BoundValue, _bound_attr),
-    (PartialValue, _partial_attr), (TupleValue, _tuple_attr),
-):  # fmt: skip
+for _family, _handler in ((Const, _const_attr), (InstanceValue, _instance_attr)):
     GETATTR.add(_family, _handler)

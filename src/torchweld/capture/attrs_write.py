@@ -13,6 +13,7 @@ from torchweld.capture.attrs import (
     instance_set,
     is_data_descriptor,
     mro_lookup,
+    slot_get,
     watch_class,
 )
 from torchweld.capture.session import Capture
@@ -42,12 +43,24 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         generic_set(cap, obj, name, value, done)
         return
     if isinstance(obj, FunctionValue):
-        obj.attrs[name] = value
+        _function_set(cap, obj, name, value)
         done(Const(None))
         return
     if isinstance(obj, TensorValue):
         raise refuse("W106", f"assignment to Tensor.{name}", cap.loc())
     raise refuse("W106", f"assignment to attribute {name} of {obj.cls().__name__}", cap.loc())
+
+
+def _function_set(cap: Capture, obj: FunctionValue, name: str, value: Value) -> None:
+    """An attribute of a function made in the frame."""
+    if name in ("__name__", "__qualname__"):
+        if not (isinstance(value, Const) and isinstance(value.obj, str)):
+            raise raised(TypeError, f"{name} must be set to a string object")
+        setattr(obj, name.strip("_"), value.obj)
+    elif name in ("__code__", "__defaults__", "__kwdefaults__", "__dict__"):
+        raise refuse("W106", f"assignment to {name} of a function", cap.loc())
+    else:
+        obj.attrs[name] = value
 
 
 def generic_set(cap: Capture, obj: InstanceValue, name: str, value: Value, done: Cont) -> None:
@@ -56,8 +69,8 @@ def generic_set(cap: Capture, obj: InstanceValue, name: str, value: Value, done:
     watch_class(cap, obj.klass)
     if isinstance(raw, property):
         if raw.fset is None:
-            raise raised(AttributeError, f"property '{name}' of '{obj.klass.__name__}' object "
-                                         "has no setter")  # fmt: skip
+            raise raised(AttributeError, f"property '{name}' of '{obj.klass.__qualname__}' "
+                                         "object has no setter")  # fmt: skip
         cap.call(Const(raw.fset), [obj, value], {}, lambda _: done(Const(None)))
         return
     if isinstance(raw, types.MemberDescriptorType):
@@ -74,10 +87,16 @@ def generic_set(cap: Capture, obj: InstanceValue, name: str, value: Value, done:
                    lambda _: done(Const(None)))  # fmt: skip
         return
     else:
+        if not obj.klass.__dictoffset__:
+            raise raised(AttributeError, _lacks(obj, name))
         if obj.real is not None and name not in obj.attrs:
             instance_get(cap, obj, name)
         instance_set(cap, obj, name, value)
     done(Const(None))
+
+
+def _lacks(obj: InstanceValue, name: str) -> str:
+    return f"'{obj.klass.__name__}' object has no attribute '{name}'"
 
 
 def module_set(cap: Capture, obj: InstanceValue, name: str, value: Value) -> bool:
@@ -110,6 +129,32 @@ def del_attr(cap: Capture, obj: Value, name: str) -> None:
     if isinstance(hook, types.FunctionType):
         cap.call(Const(hook), [obj, Const(name)], {}, lambda _: None)
         return
-    if instance_get(cap, obj, name) is None:
-        raise raised(AttributeError, f"'{obj.klass.__name__}' object has no attribute '{name}'")
-    instance_set(cap, obj, name, None)
+    generic_del(cap, obj, name, lambda _: None)
+
+
+def generic_del(cap: Capture, obj: InstanceValue, name: str, done: Cont) -> None:
+    """object.__delattr__."""
+    raw = mro_lookup(obj.klass, name)
+    watch_class(cap, obj.klass)
+    if isinstance(raw, property):
+        if raw.fdel is None:
+            raise raised(AttributeError, f"property '{name}' of '{obj.klass.__qualname__}' "
+                                         "object has no deleter")  # fmt: skip
+        cap.call(Const(raw.fdel), [obj], {}, lambda _: done(Const(None)))
+        return
+    if isinstance(raw, types.MemberDescriptorType):
+        if slot_get(cap, obj, raw, name) is None:
+            raise raised(AttributeError, name)
+        instance_set(cap, obj, raw.__name__, None)
+    elif raw is not MISSING and is_data_descriptor(raw):
+        user_delete = mro_lookup(type(raw), "__delete__")
+        if not isinstance(user_delete, types.FunctionType):
+            raise refuse("W106", f"del of attribute {name}", cap.loc())
+        cap.call(Const(user_delete), [class_value(cap, raw, obj.klass, name), obj], {},
+                 lambda _: done(Const(None)))  # fmt: skip
+        return
+    else:
+        if instance_get(cap, obj, name) is None:
+            raise raised(AttributeError, _lacks(obj, name))
+        instance_set(cap, obj, name, None)
+    done(Const(None))

@@ -27,6 +27,7 @@ from torchweld.capture.values.base import (
     FunctionValue,
     GeneratorValue,
     InstanceValue,
+    ListValue,
     NotConstant,
     PartialValue,
     TensorValue,
@@ -74,6 +75,8 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
         bound = cap.wrap(real, fn.source or cap.pin(real))
         call_value(cap, bound, args, kwargs, cont, on_raise)
         return
+    if not callable(real):
+        raise raised(TypeError, f"'{type(real).__name__}' object is not callable")
     policy = policy_of(real)
     if policy is Policy.INLINE or real in cap.inline_next:
         cap.inline_next.discard(real)
@@ -220,7 +223,10 @@ def push_frame(cap: Capture, code: Code, globals_: dict[str, object], bound: dic
         if code.flags & 0x280:  # coroutine or async generator
             raise refuse("W109", f"{code.name} is a coroutine", cap.loc())
         frame.ip = next(i for i, x in enumerate(code.instrs) if x.op == "RETURN_GENERATOR") + 1
-        cap.deliver(GeneratorValue(frame), cont)
+        made = GeneratorValue(frame)
+        if code.protected:
+            cap.kept.append(made)  # looked at when the captured frame returns
+        cap.deliver(made, cont)
         return
     frame.on_return = cont
     frame.on_raise = on_raise
@@ -288,11 +294,11 @@ def construct(cap: Capture, fn: Const, kind: type, args: list[Value], kwargs: di
     if isinstance(meta_call, types.FunctionType) and type(kind).__module__ != "enum":
         call_value(cap, Const(meta_call), [fn, *args], kwargs, cont, on_raise)
         return
-    if issubclass(kind, BaseException) and not isinstance(mro_lookup(kind, "__init__"),
-                                                          types.FunctionType):  # fmt: skip
-        exc = InstanceValue(kind)
-        exc.attrs["args"] = TupleValue(list(args))
-        cap.deliver(exc, cont)
+    if meta_call is not type.__call__ and isinstance(meta_call, type):  # TypedDict
+        construct(cap, Const(meta_call), meta_call, args, kwargs, cont, on_raise)
+        return
+    if issubclass(kind, BaseException):
+        _new_exception(cap, kind, args, kwargs, cont, on_raise)
         return
     if not _made_in_python(kind):
         policy = policy_of(kind)
@@ -310,6 +316,25 @@ def construct(cap: Capture, fn: Const, kind: type, args: list[Value], kwargs: di
     _init(cap, made, kind, args, kwargs, cont, on_raise)
 
 
+def _new_exception(cap: Capture, kind: type[BaseException], args: list[Value],
+                   kwargs: dict[str, Value], cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
+    if isinstance(mro_lookup(kind, "__new__"), types.FunctionType | staticmethod) or (
+            issubclass(kind, OSError) and len(args) > 1) or issubclass(
+            kind, BaseExceptionGroup | UnicodeError):  # fmt: skip
+        raise refuse("W107", f"construction of {kind.__name__}", cap.loc())
+    watch_class(cap, kind)
+    exc = InstanceValue(kind)
+    exc.attrs["args"] = TupleValue(list(args))
+    init = mro_lookup(kind, "__init__")
+    if isinstance(init, types.FunctionType):
+        call_value(cap, Const(init), [exc, *args], kwargs, lambda _: cap.deliver(exc, cont),
+                   on_raise)  # fmt: skip
+        return
+    if kwargs:
+        raise refuse("W107", f"keyword arguments of {kind.__name__}", cap.loc())
+    cap.deliver(exc, cont)
+
+
 def _made_in_python(kind: type) -> bool:
     return bool(kind.__flags__ & (1 << 9)) and (
         "__dict__" in kind.__dict__ or "__slots__" in kind.__dict__ or kind.__module__ != "builtins"
@@ -319,11 +344,11 @@ def _made_in_python(kind: type) -> bool:
 def new_instance(cap: Capture, kind: type, args: list[Value]) -> Value:
     """object.__new__(kind), dict.__new__(kind), tuple.__new__(kind, items), ..."""
     if issubclass(kind, tuple):
-        if hasattr(kind, "_fields"):
-            return TupleValue(list(args), kind)
         items = args[0] if args else TupleValue([])
-        if not isinstance(items, TupleValue):
+        if not isinstance(items, TupleValue | ListValue):
             raise refuse("W107", f"construction of {kind.__name__}", cap.loc())
+        if hasattr(kind, "_fields"):
+            return TupleValue(list(items.items), kind)
         return InstanceValue(kind, payload=TupleValue(list(items.items)))
     if issubclass(kind, dict):
         return InstanceValue(kind, payload=DictValue(_builtin_base(kind)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import types
 from collections.abc import Callable
@@ -9,10 +10,11 @@ from typing import Any
 
 import torch
 
-from torchweld.capture.attrs import from_python
-from torchweld.capture.ops import filed_key, payload, real_call, user_method
+from torchweld.capture import polyfills
+from torchweld.capture.attrs import VarsValue, from_python, mro_lookup
+from torchweld.capture.ops import changed, filed_key, payload, real_call, user_method
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
 from torchweld.capture.tensors import tensor_getitem, tensor_setitem
 from torchweld.capture.values.base import (
     Const,
@@ -29,18 +31,20 @@ from torchweld.capture.values.base import (
     ViewValue,
     constant,
 )
-from torchweld.capture.wrap import complete, read_key
+from torchweld.capture.wrap import complete, need_frozen, read_key
 
 
 # ----------------------------------------------------------------------- items
 def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> None:
     """obj[key]."""
-    hook = user_method(obj, "__getitem__")
+    hook = user_method(cap, obj, "__getitem__")
     if hook is not None:
         cap.call(Const(hook), [obj, key], {}, cont)
         return
     box = payload(obj)
     match box:
+        case VarsValue() if not isinstance(key, Const):
+            raise key_error(key)
         case TensorValue():
             tensor_getitem(cap, box, key, cont)
         case ListValue() | TupleValue():
@@ -49,7 +53,10 @@ def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> 
             _dict_item(cap, obj, box, key, cont)
         case Const() if isinstance(box.obj, type):
             _class_item(cap, box, key, cont)
+        case Const() if isinstance(box.obj, types.MappingProxyType):
+            _proxy_item(cap, box, key, cont)
         case Const():
+            need_frozen(cap, box)
             try:
                 cap.deliver(real_call(operator.getitem, box.obj, constant(key)), cont)
             except NotConstant:
@@ -61,7 +68,28 @@ def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> 
             raise raised(TypeError, f"'{obj.cls().__name__}' object is not subscriptable")
 
 
+def _proxy_item(cap: Capture, box: Const, key: Value, cont: Cont | None) -> None:
+    """An entry of a class's __dict__, or of a mapping proxy that is guarded as a whole."""
+    try:
+        found = box.obj[constant(key)]  # type: ignore[index]
+    except NotConstant:
+        raise refuse("W107", "a key that is not constant", cap.loc()) from None
+    except KeyError:
+        raise key_error(key) from None
+    plain = isinstance(found, int | float | str | bytes | type(None))
+    cap.deliver(Const(found) if plain else cap.wrap(found, cap.pin(found)), cont)
+
+
 def _class_item(cap: Capture, box: Const, key: Value, cont: Cont | None) -> None:
+    hook = mro_lookup(box.obj, "__class_getitem__")  # type: ignore[arg-type]
+    if isinstance(hook, classmethod) and isinstance(hook.__func__, types.FunctionType) and (
+            hook.__func__.__module__ != "typing"):  # fmt: skip
+        cap.call(Const(hook.__func__), [box, key], {}, cont)
+        return
+    meta = user_method(cap, box, "__getitem__")
+    if meta is not None and not isinstance(box.obj, enum.EnumMeta):
+        cap.call(Const(meta), [box, key], {}, cont)
+        return
     try:
         index = constant(key)
     except NotConstant:
@@ -70,12 +98,12 @@ def _class_item(cap: Capture, box: Const, key: Value, cont: Cont | None) -> None
 
 
 def _dict_item(cap: Capture, obj: Value, box: DictValue, key: Value, cont: Cont | None) -> None:
-    filed = filed_key(key)
+    filed = filed_key(cap, key)
     found = read_key(cap, box, filed)
     if found is not None:
         cap.deliver(found, cont)
         return
-    missing = user_method(obj, "__missing__")
+    missing = user_method(cap, obj, "__missing__")
     if missing is not None:
         cap.call(Const(missing), [obj, key], {}, cont)
         return
@@ -86,18 +114,26 @@ def _dict_item(cap: Capture, obj: Value, box: DictValue, key: Value, cont: Cont 
 
         cap.call(box.factory, [], {}, keep)
         return
-    raise raised(KeyError, filed)
+    raise key_error(key)
+
+
+def key_error(key: Value) -> Raised:
+    """KeyError(key)."""
+    error = raised(KeyError)
+    assert isinstance(error.value, InstanceValue)
+    error.value.attrs["args"] = TupleValue([key])
+    return error
 
 
 def dict_set(cap: Capture, box: DictValue, key: Value, value: Value) -> None:
     """box[key] = value."""
-    filed = filed_key(key)
+    filed = filed_key(cap, key)
     if filed not in box.items:
         read_key(cap, box, filed)  # learns whether it is new, and so where it goes in the order
     box.items[filed] = value
     box.keys.setdefault(filed, key)
     box.absent.discard(filed)
-    cap.mark(box)
+    changed(cap, box)
 
 
 def sequence_item(cap: Capture, box: ListValue | TupleValue, key: Value) -> Value:
@@ -124,7 +160,7 @@ def sequence_item(cap: Capture, box: ListValue | TupleValue, key: Value) -> Valu
 
 def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
     """obj[key] = value. A user-written __setitem__ is called; its result is dropped."""
-    hook = user_method(obj, "__setitem__")
+    hook = user_method(cap, obj, "__setitem__")
     if hook is not None:
         cap.call(Const(hook), [obj, key, value], {}, lambda _: None)
         return
@@ -135,7 +171,10 @@ def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
         case DictValue():
             dict_set(cap, box, key, value)
         case ListValue():
-            index = constant(key)
+            try:
+                index = constant(key)
+            except NotConstant:
+                raise refuse("W102", "an index that is not constant", cap.loc()) from None
             cap.force_items(box.items)
             try:
                 if isinstance(index, slice):
@@ -144,7 +183,7 @@ def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
                     box.items[operator.index(index)] = value
             except (IndexError, TypeError, ValueError) as error:
                 raise raised(type(error), *error.args) from None
-            cap.mark(box)
+            changed(cap, box)
         case _:
             raise raised(TypeError,
                          f"'{obj.cls().__name__}' object does not support item assignment")  # fmt: skip
@@ -152,28 +191,33 @@ def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
 
 def del_item(cap: Capture, obj: Value, key: Value) -> None:
     """del obj[key]."""
-    hook = user_method(obj, "__delitem__")
+    hook = user_method(cap, obj, "__delitem__")
     if hook is not None:
         cap.call(Const(hook), [obj, key], {}, lambda _: None)
         return
     box = payload(obj)
     if isinstance(box, DictValue):
-        filed = filed_key(key)
+        filed = filed_key(cap, key)
         if read_key(cap, box, filed) is None:
-            raise raised(KeyError, filed)
+            raise key_error(key)
+        complete(cap, box)  # a key that comes back later goes to the end
         del box.items[filed]
         del box.keys[filed]
         box.absent.add(filed)
-        cap.mark(box)
+        changed(cap, box)
     elif isinstance(box, ListValue):
         cap.force_items(box.items)
         try:
             del box.items[constant(key)]
+        except NotConstant:
+            raise refuse("W102", "del at an index that is not constant", cap.loc()) from None
         except (IndexError, TypeError) as error:
             raise raised(type(error), *error.args) from None
-        cap.mark(box)
+        changed(cap, box)
     else:
-        raise refuse("W107", f"del of an item of {obj.cls().__name__}", cap.loc())
+        if isinstance(box, TensorValue | Const):
+            raise refuse("W107", f"del of an item of {obj.cls().__name__}", cap.loc())
+        raise raised(TypeError, f"'{obj.cls().__name__}' object doesn't support item deletion")
 
 
 def list_of(cap: Capture, x: Value) -> list[Any]:
@@ -196,14 +240,17 @@ def get_iter(cap: Capture, x: Value, cont: Cont | None = None) -> None:
     if isinstance(x, IteratorValue | GeneratorValue):
         cap.deliver(x, cont)
         return
-    hook = user_method(x, "__iter__")
+    hook = user_method(cap, x, "__iter__")
     if hook is not None:
         cap.call(Const(hook), [x], {}, cont)
         return
     made = plain_iterator(cap, payload(x))
     if made is None:
-        if user_method(x, "__getitem__") is not None:
-            raise refuse("W107", "iteration by __getitem__", cap.loc())
+        if user_method(cap, x, "__getitem__") is not None:
+            cap.call(Const(polyfills.by_index), [x], {}, cont)
+            return
+        if isinstance(x, Const):
+            need_frozen(cap, x)
         raise raised(TypeError, f"'{x.cls().__name__}' object is not iterable")
     cap.deliver(made, cont)
 
@@ -238,6 +285,15 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
             keys = iter(list(x.obj))
             return IteratorValue(lambda: _const_or_end(keys), type(iter({})))
     return None
+
+
+def iterable(cap: Capture, x: Value) -> bool:
+    """Whether iter(x) works."""
+    if isinstance(x, Const):
+        return hasattr(type(x.obj), "__iter__") or hasattr(type(x.obj), "__getitem__")
+    if isinstance(x, InstanceValue) and x.payload is None:
+        return any(user_method(cap, x, n) is not None for n in ("__iter__", "__getitem__"))
+    return hasattr(x.cls(), "__iter__")
 
 
 def _const_or_end(it: Any) -> Value | None:
@@ -297,7 +353,7 @@ def next_value(cap: Capture, it: Value, cont: Cont, stop: Callable[[], None]) ->
         case GeneratorValue():
             resume(cap, it, Const(None), cont, lambda _: stop())
         case InstanceValue():
-            hook = user_method(it, "__next__")
+            hook = user_method(cap, it, "__next__")
             if hook is None:
                 raise raised(TypeError, f"'{it.cls().__name__}' object is not an iterator")
             cap.call(Const(hook), [it], {}, cont, _on_stop_iteration(stop))
@@ -323,22 +379,89 @@ def resume(cap: Capture, gen: GeneratorValue, sent: Value, cont: Cont,
         return
     if gen.running:
         raise raised(ValueError, "generator already executing")
+    _enter(cap, gen, cont, finished)
+    gen.frame.stack.append(sent)
+
+
+def _enter(cap: Capture, gen: GeneratorValue, cont: Cont,
+           finished: Callable[[Value], None]) -> None:  # fmt: skip
+    """Make a generator's frame the innermost one, with the exceptions that it was handling."""
     frame = gen.frame
+    outer = len(cap.handled)
+    cap.handled.extend(frame.exc)
+    frame.exc = []
     gen.running = True
 
     def yielded(value: Value) -> None:
         gen.running = False
+        frame.exc = cap.handled[outer:]
+        del cap.handled[outer:]
         cont(value)
 
     def returned(value: Value) -> None:
         gen.running, gen.finished = False, True
+        del cap.handled[outer:]
         finished(value)
 
     def failed(exc: Value) -> bool:
         gen.running, gen.finished = False, True
+        del cap.handled[outer:]
+        if issubclass(exc.cls(), StopIteration):
+            raise raised(RuntimeError, "generator raised StopIteration")
         return False
 
     frame.on_yield, frame.on_return, frame.on_raise = yielded, returned, failed
-    frame.stack.append(sent)
     cap.frames.append(frame)
+
+
+def throw(cap: Capture, gen: GeneratorValue, exc: Value, cont: Cont,
+          finished: Callable[[Value], None]) -> None:  # fmt: skip
+    """Raise an exception where a generator is suspended, in the innermost it delegates to."""
+    if gen.finished:
+        raise Raised(exc)
+    if gen.running:
+        raise raised(ValueError, "generator already executing")
+    frame = gen.frame
+    send_at = _delegates_at(frame)
+    inner = frame.stack[-1] if send_at is not None else None
+    if inner is not None and not isinstance(inner, GeneratorValue):
+        if isinstance(inner, InstanceValue):
+            raise refuse("W107", "throw into a generator that reads from an object", cap.loc())
+        inner = None
+    if inner is None:
+        _enter(cap, gen, cont, finished)
+        raise Raised(exc)
+    _enter(cap, gen, cont, finished)
+
+    def ended(result: Value) -> None:
+        frame.stack[-1] = result
+        frame.ip = frame.code.instrs[send_at].target
+
+    throw(cap, inner, exc, lambda value: _yield_on(cap, frame, value), ended)
+
+
+def _yield_on(cap: Capture, frame: VFrame, value: Value) -> None:
+    """The frame that delegates stays where it is, and hands the value further out."""
+    cap.frames.pop()
+    assert frame.on_yield is not None
+    frame.on_yield(value)
+
+
+def _delegates_at(frame: VFrame) -> int | None:
+    """The SEND that a frame suspended in `yield from` goes back to."""
+    instrs = frame.code.instrs
+    after = instrs[frame.ip] if frame.ip < len(instrs) else None
+    if instrs[frame.ip - 1].op != "YIELD_VALUE" or after is None or after.op != "JUMP":
+        return None
+    target = after.target
+    return target if target is not None and instrs[target].op == "SEND" else None
+
+
+def has_open_block(gen: GeneratorValue) -> bool:
+    """Whether a suspended generator has code to run when it is closed."""
+    frame = gen.frame
+    row = frame.code.handler(frame.ip - 1)
+    if gen.finished or row is None:
+        return False
+    return any(i.op != "STOPITERATION_ERROR" for i in frame.code.instrs[row.target : row.target + 1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from collections.abc import Callable
@@ -9,7 +10,9 @@ from typing import Any
 
 import torch
 
-from torchweld.capture.attrs import from_python, mro_lookup
+from torchweld.capture import polyfills
+from torchweld.capture.attrs import MISSING, from_python, mro_lookup, watch_class
+from torchweld.capture.identity import guard_distinct, same
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import METHODS
@@ -17,9 +20,13 @@ from torchweld.capture.tensors import tensor_binary
 from torchweld.capture.values.base import (
     BoundValue,
     Const,
+    DequeValue,
     DictValue,
+    GeneratorValue,
     InstanceValue,
+    IteratorValue,
     ListValue,
+    Mutable,
     NotConstant,
     SetValue,
     TensorValue,
@@ -28,9 +35,8 @@ from torchweld.capture.values.base import (
     ViewValue,
     boolean,
     constant,
-    hash_key,
 )
-from torchweld.capture.wrap import complete, read_key
+from torchweld.capture.wrap import complete, file_key, need_frozen, read_key
 
 # symbol -> (function on real values, special method, reflected special method)
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
@@ -71,10 +77,13 @@ COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
 }
 
 
-def user_method(x: Value, name: str) -> types.FunctionType | None:
+def user_method(cap: Capture, x: Value, name: str) -> types.FunctionType | None:
     """A special method written in Python, or None."""
     if isinstance(x, InstanceValue | TupleValue | Const):
-        raw = mro_lookup(x.cls(), name)
+        kind = x.cls()
+        raw = mro_lookup(kind, name)
+        if isinstance(x, InstanceValue):
+            watch_class(cap, kind)
         if isinstance(raw, types.FunctionType):
             return raw
     return None
@@ -85,11 +94,34 @@ def payload(x: Value) -> Value:
     return x.payload if isinstance(x, InstanceValue) and x.payload is not None else x
 
 
+_HEAP_TYPE = 1 << 9
+
+
+class NeedsUserCode(Exception):
+    """A comparison inside a container is written by the user: polyfills do it instead."""
+
+
+def changed(cap: Capture, box: Mutable) -> None:
+    """A container was changed."""
+    if isinstance(box, DequeValue):
+        if box.real is not None and not box.changed:
+            box.changed = True
+            cap.effects.append((Const(refill), [box, box.as_list], {}))
+        return
+    cap.mark(box)
+
+
+def refill(box: collections.deque[Any], items: list[Any]) -> None:
+    """Give a deque from outside the items that it has after the frame."""
+    box.clear()
+    box.extend(items)
+
+
 # ----------------------------------------------------------------------- truth
 def truth(cap: Capture, x: Value, cont: Callable[[bool], None]) -> None:
     """bool(x), given to `cont`. Errors: GraphBreak W101 for a tensor."""
-    hook = user_method(x, "__bool__") or (
-        None if isinstance(x, Const) else user_method(x, "__len__")
+    hook = user_method(cap, x, "__bool__") or (
+        None if isinstance(x, Const) else user_method(cap, x, "__len__")
     )
     if hook is not None:
         cap.call(Const(hook), [x], {}, lambda v: truth(cap, v, cont))
@@ -101,8 +133,8 @@ def plain_truth(cap: Capture, x: Value) -> bool:
     """bool(x) where no user code runs."""
     match x:
         case Const():
-            if isinstance(x.obj, torch.nn.Module):
-                return True
+            if type(x.obj).__flags__ & _HEAP_TYPE or hasattr(x.obj, "__len__"):
+                need_frozen(cap, x)
             return bool(x.obj)
         case TensorValue():
             if x.fake.numel() != 1:
@@ -139,8 +171,9 @@ def length(cap: Capture, x: Value) -> int:
             if x.fake.ndim == 0:
                 raise raised(TypeError, "len() of a 0-d tensor")
             return int(x.fake.shape[0])
-        case Const() if hasattr(x.obj, "__len__"):
-            return len(x.obj)
+        case Const() if hasattr(type(x.obj), "__len__"):
+            need_frozen(cap, x)
+            return len(x.obj)  # type: ignore[arg-type]
         case _:
             raise raised(TypeError, f"object of type '{x.cls().__name__}' has no len()")
 
@@ -150,7 +183,15 @@ def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = No
     """a <symbol> b, in-place forms included."""
     fn, special, reflected = BINARY[symbol]
     in_place = symbol.endswith("=")
-    hook = user_method(a, special)
+    hook = user_method(cap, a, special)
+    if reflected and _goes_first(b, a, reflected):
+        after = user_method(cap, b, reflected)
+        if after is not None:
+            cap.call(Const(after), [b, a], {}, _unless(cap, cont, lambda: binary(
+                cap, symbol, a, b, cont) if hook is None else cap.call(
+                    Const(hook), [a, b], {}, _unless(cap, cont, lambda: _unsupported(
+                        symbol, a, b)))))  # fmt: skip
+            return
     if hook is not None:
         cap.call(Const(hook), [a, b], {}, _unless_not_implemented(cap, symbol, a, b, cont))
         return
@@ -159,14 +200,53 @@ def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = No
             return
         binary(cap, symbol[:-1], a, b, cont)
         return
-    hook = user_method(b, reflected) if reflected else None
+    hook = user_method(cap, b, reflected) if reflected else None
     if hook is not None:
-        cap.call(Const(hook), [b, a], {}, cont)
+        if isinstance(a, TensorValue) and any(hasattr(b.cls(), n) for n in _TENSOR_LIKE):
+            raise refuse("W107", f"a Tensor {symbol} a {b.cls().__name__}", cap.loc())
+        cap.call(Const(hook), [b, a], {}, _unless(cap, cont, lambda: _unsupported(symbol, a, b)))
         return
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         tensor_binary(cap, fn, a, b, cont)
         return
+    if _no_operator(cap, a, special) and (not reflected or _no_operator(cap, b, reflected)):
+        _unsupported(symbol, a, b)
     plain_binary(cap, fn, payload(a), payload(b), cont)
+
+
+# what makes a Tensor's own operator try to take an object
+_TENSOR_LIKE = ("__torch_function__", "__array__", "__float__", "__index__", "__int__",
+                "__complex__", "__bool__")  # fmt: skip
+
+
+def _goes_first(b: Value, a: Value, reflected: str) -> bool:
+    """Whether b's reflected method is asked first: its class is a subclass that overrides it."""
+    kind, base = b.cls(), a.cls()
+    return kind is not base and issubclass(kind, base) and (
+        mro_lookup(kind, reflected) is not mro_lookup(base, reflected))  # fmt: skip
+
+
+def _no_operator(cap: Capture, x: Value, special: str) -> bool:
+    return isinstance(x, InstanceValue) and x.payload is None and (
+        mro_lookup(x.klass, special) is MISSING)  # fmt: skip
+
+
+def _unsupported(symbol: str, a: Value, b: Value) -> None:
+    shown = "** or pow()" if symbol == "**" else symbol
+    raise raised(TypeError, f"unsupported operand type(s) for {shown}: '{a.cls().__name__}' and "
+                            f"'{b.cls().__name__}'")  # fmt: skip
+
+
+def _unless(cap: Capture, cont: Cont | None, otherwise: Callable[[], None]) -> Cont:
+    """Deliver a result unless it is NotImplemented."""
+
+    def check(result: Value) -> None:
+        if isinstance(result, Const) and result.obj is NotImplemented:
+            otherwise()
+        else:
+            cap.deliver(result, cont)
+
+    return check
 
 
 def _unless_not_implemented(cap: Capture, symbol: str, a: Value, b: Value,
@@ -178,10 +258,11 @@ def _unless_not_implemented(cap: Capture, symbol: str, a: Value, b: Value,
         if symbol.endswith("="):
             binary(cap, symbol[:-1], a, b, cont)
             return
-        hook = user_method(b, BINARY[symbol][2])
+        hook = user_method(cap, b, BINARY[symbol][2]) if a.cls() is not b.cls() else None
         if hook is None:
-            raise raised(TypeError, f"unsupported operand type(s) for {symbol}")
-        cap.call(Const(hook), [b, a], {}, cont)
+            _unsupported(symbol, a, b)
+            return
+        cap.call(Const(hook), [b, a], {}, _unless(cap, cont, lambda: _unsupported(symbol, a, b)))
 
     return check
 
@@ -231,6 +312,11 @@ def plain_binary(cap: Capture, fn: Any, a: Value, b: Value, cont: Cont | None) -
             if handler is not None:
                 handler(cap, [a, b], {}, cont)
                 return
+    need_frozen(cap, a)
+    need_frozen(cap, b)
+    if fn is operator.mod and isinstance(a, Const) and isinstance(a.obj, str):
+        METHODS[(str, "__mod__")](cap, [a, b], {}, cont)
+        return
     try:
         left, right = constant(cap.unwrap(a)), constant(cap.unwrap(b))
     except NotConstant:
@@ -275,7 +361,7 @@ def unary(cap: Capture, symbol: str, x: Value, cont: Cont | None = None) -> None
         truth(cap, x, lambda t: cap.deliver(boolean(t != flip), cont))
         return
     fn, special = UNARY[symbol]
-    hook = user_method(x, special)
+    hook = user_method(cap, x, special)
     if hook is not None:
         cap.call(Const(hook), [x], {}, cont)
     elif isinstance(x, TensorValue):
@@ -291,13 +377,19 @@ def unary(cap: Capture, symbol: str, x: Value, cont: Cont | None = None) -> None
 def compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = None) -> None:
     """a <symbol> b for the six comparisons."""
     fn, special, reflected = COMPARE[symbol]
-    hook = user_method(a, special)
-    if hook is not None and hook is not object:
+    hook = user_method(cap, a, special)
+    if _goes_first(b, a, reflected) and user_method(cap, b, reflected) is not None:
+        cap.call(Const(user_method(cap, b, reflected)), [b, a], {}, _unless(
+            cap, cont, lambda: cap.call(Const(hook), [a, b], {}, _compare_end(
+                cap, symbol, a, b, cont)) if hook is not None else plain_compare(
+                    cap, symbol, payload(a), payload(b), cont)))  # fmt: skip
+        return
+    if hook is not None:
         cap.call(Const(hook), [a, b], {}, _compare_fallback(cap, symbol, a, b, cont))
         return
-    hook = user_method(b, reflected)
+    hook = user_method(cap, b, reflected)
     if hook is not None:
-        cap.call(Const(hook), [b, a], {}, cont)
+        cap.call(Const(hook), [b, a], {}, _compare_end(cap, symbol, a, b, cont))
         return
     if (isinstance(a, TensorValue) or isinstance(b, TensorValue)) and not (
         symbol in ("==", "!=") and _never_equal(a, b)
@@ -316,23 +408,41 @@ def _never_equal(a: Value, b: Value) -> bool:
 
 
 def _compare_fallback(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None) -> Cont:
-    def check(result: Value) -> None:
-        if not (isinstance(result, Const) and result.obj is NotImplemented):
-            cap.deliver(result, cont)
-        elif symbol in ("==", "!="):
-            cap.deliver(boolean((a is b) == (symbol == "==")), cont)
-        else:
-            raise raised(TypeError, f"'{symbol}' not supported between instances of "
-                         f"'{a.cls().__name__}' and '{b.cls().__name__}'")  # fmt: skip
+    """After a's method: b's reflected one, then identity."""
 
-    return check
+    def reflect() -> None:
+        hook = user_method(cap, b, COMPARE[symbol][2])
+        end = _compare_end(cap, symbol, a, b, cont)
+        if hook is None:
+            end(Const(NotImplemented))
+        else:
+            cap.call(Const(hook), [b, a], {}, end)
+
+    return _unless(cap, cont, reflect)
+
+
+def _compare_end(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None) -> Cont:
+    def end() -> None:
+        if symbol not in ("==", "!="):
+            _not_ordered(symbol, a, b)
+        cap.deliver(boolean(same(cap, a, b) == (symbol == "==")), cont)
+
+    return _unless(cap, cont, end)
+
+
+def _not_ordered(symbol: str, a: Value, b: Value) -> None:
+    raise raised(TypeError, f"'{symbol}' not supported between instances of "
+                 f"'{a.cls().__name__}' and '{b.cls().__name__}'")  # fmt: skip
 
 
 def plain_compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None) -> None:
     """A comparison that runs no user code, element by element for containers."""
     if symbol in ("==", "!="):
-        cap.deliver(boolean(equal(cap, a, b) == (symbol == "==")), cont)
+        _plain_equal(cap, symbol, a, b, cont)
         return
+    if (isinstance(a, InstanceValue) and a.payload is None) or (
+            isinstance(b, InstanceValue) and b.payload is None):  # fmt: skip
+        _not_ordered(symbol, a, b)
     if isinstance(a, SetValue | ViewValue) and isinstance(b, SetValue | ViewValue):
         left, right = set(keys_of(cap, a)), set(keys_of(cap, b))
         cap.deliver(boolean(COMPARE[symbol][0](left, right)), cont)
@@ -340,9 +450,30 @@ def plain_compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | No
     try:
         left_c, right_c = constant(cap.unwrap(a)), constant(cap.unwrap(b))
     except NotConstant:
+        if (isinstance(a, ListValue | TupleValue)) and a.cls() is b.cls():
+            cap.call(Const(polyfills.sequence_order), [a, b, Const(COMPARE[symbol][0])], {}, cont)
+            return
         raise refuse("W107", f"{symbol} of {a.cls().__name__} and {b.cls().__name__}",
                      cap.loc()) from None  # fmt: skip
+    need_frozen(cap, a)
+    need_frozen(cap, b)
     cap.deliver(real_call(COMPARE[symbol][0], left_c, right_c), cont)
+
+
+def _plain_equal(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None) -> None:
+    def flip(t: bool) -> None:
+        cap.deliver(boolean(t == (symbol == "==")), cont)
+
+    try:
+        answer = equal(cap, a, b)
+    except NeedsUserCode:
+        for kinds, fn in ((ListValue | TupleValue, polyfills.sequence_equal),
+                          (DictValue, polyfills.dict_equal)):  # fmt: skip
+            if isinstance(a, kinds) and isinstance(b, kinds):
+                cap.call(Const(fn), [a, b], {}, lambda v: truth(cap, v, flip))
+                return
+        raise refuse("W107", "user-written __eq__ inside a container", cap.loc()) from None
+    flip(answer)
 
 
 def keys_of(cap: Capture, x: Value) -> list[object]:
@@ -356,17 +487,24 @@ def keys_of(cap: Capture, x: Value) -> list[object]:
 
 
 def equal(cap: Capture, a: Value, b: Value) -> bool:
-    """a == b as a Python bool, for values without user-written __eq__."""
+    """a == b as a Python bool; an object is equal to itself. Errors: NeedsUserCode."""
     if a is b:
-        return not isinstance(a, TensorValue) or True
+        return not (isinstance(a, Const) and a.obj != a.obj)
+    if user_method(cap, a, "__eq__") or user_method(cap, b, "__eq__"):
+        raise NeedsUserCode
     a, b = payload(a), payload(b)
     match a, b:
         case (Const(), Const()):
+            need_frozen(cap, a)
+            need_frozen(cap, b)
             return bool(a.obj == b.obj)
         case (TensorValue(), _) | (_, TensorValue()):
             if _never_equal(a, b):
                 return False
             raise refuse("W101", "two Tensors are compared inside a container", cap.loc())
+        case (ListValue(), ListValue()) if a.cls() is not b.cls() and DequeValue in (
+                type(a), type(b)):  # fmt: skip
+            return False
         case (ListValue(), ListValue()) | (TupleValue(), TupleValue()):
             return len(a.items) == len(b.items) and all(
                 equal(cap, cap.force(x), cap.force(y))
@@ -375,61 +513,69 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
         case (DictValue(), DictValue()):
             complete(cap, a)
             complete(cap, b)
+            if a.kind is b.kind is collections.OrderedDict and list(a.items) != list(b.items):
+                return False
             return a.items.keys() == b.items.keys() and all(
                 equal(cap, cap.force(v), cap.force(b.items[k])) for k, v in a.items.items()
             )
         case (SetValue() | ViewValue(), SetValue() | ViewValue()):
             return set(keys_of(cap, a)) == set(keys_of(cap, b))
         case (BoundValue(), BoundValue()):
-            return a.self_ is b.self_ and same(a.func, b.func)
+            return a.self_ is b.self_ and equal(cap, a.func, b.func)
     try:
         return bool(constant(cap.unwrap(a)) == constant(cap.unwrap(b)))
     except NotConstant:
-        if user_method(a, "__eq__") or user_method(b, "__eq__"):
-            raise refuse("W107", "user-written __eq__ inside a container", cap.loc()) from None
+        guard_distinct(cap, a, b)
         return False
-
-
-def same(a: Value, b: Value) -> bool:
-    """a is b."""
-    if isinstance(a, Const) and isinstance(b, Const):
-        if isinstance(a.obj, int | float | str | bytes | tuple | complex):
-            return type(a.obj) is type(b.obj) and bool(a.obj == b.obj)
-        return a.obj is b.obj
-    return a is b
 
 
 def contains(cap: Capture, container: Value, item: Value, cont: Callable[[bool], None]) -> None:
     """item in container."""
-    hook = user_method(container, "__contains__")
+    hook = user_method(cap, container, "__contains__")
     if hook is not None:
         cap.call(Const(hook), [container, item], {}, lambda v: truth(cap, v, cont))
         return
     box = payload(container)
+    if user_method(cap, container, "__iter__") or isinstance(
+            box, IteratorValue | GeneratorValue) or (
+            box is container and user_method(cap, container, "__getitem__")):  # fmt: skip
+        cap.call(Const(polyfills.contains_), [container, item], {}, lambda v: truth(cap, v, cont))
+        return
     match box:
         case DictValue():
-            cont(read_key(cap, box, filed_key(item)) is not None)
+            cont(read_key(cap, box, filed_key(cap, item)) is not None)
         case SetValue():
-            cont(filed_key(item) in box.items)
+            cont(filed_key(cap, item) in box.items)
         case ViewValue() if box.what == "keys":
-            cont(read_key(cap, box.of, filed_key(item)) is not None)
+            cont(read_key(cap, box.of, filed_key(cap, item)) is not None)
+        case ViewValue():
+            cap.call(Const(polyfills.contains_), [container, item], {},
+                     lambda v: truth(cap, v, cont))  # fmt: skip
         case ListValue() | TupleValue():
-            cont(any(x is item or equal(cap, x, item) for x in cap.force_items(box.items)))
+            try:
+                found = any(x is item or equal(cap, x, item) for x in cap.force_items(box.items))
+            except NeedsUserCode:
+                cap.call(Const(polyfills.contains_), [box, item], {},
+                         lambda v: truth(cap, v, cont))  # fmt: skip
+                return
+            cont(found)
         case TensorValue():
             raise refuse("W101", "membership in a Tensor", cap.loc())
         case Const():
+            need_frozen(cap, box)
             try:
                 cont(constant(item) in box.obj)  # type: ignore[operator]
             except NotConstant:
-                cont(False)
+                raise refuse("W107", f"membership of a {item.cls().__name__}",
+                             cap.loc()) from None  # fmt: skip
             except TypeError as error:
                 raise raised(TypeError, *error.args) from None
         case _:
-            raise refuse("W107", f"membership in {container.cls().__name__}", cap.loc())
+            raise raised(TypeError, f"argument of type '{container.cls().__name__}' is not iterable")
 
 
-def filed_key(item: Value) -> object:
+def filed_key(cap: Capture, item: Value) -> object:
     try:
-        return hash_key(item)
+        return file_key(cap, item)
     except TypeError as error:
         raise raised(TypeError, *error.args) from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from torchweld.capture.attrs import from_python
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.tables import METHODS
+from torchweld.capture.wrap import need_frozen
 from torchweld.capture.values.base import (
     Const,
     InstanceValue,
@@ -100,6 +102,8 @@ def _pure(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
         if any(isinstance(a, TensorValue) for a in args):
             raise refuse("W102", f"{_name(fn)} of a Tensor", cap.loc()) from None
         raise refuse("W103", f"{_name(fn)} of a value that is not constant", cap.loc()) from None
+    for x in (*args, *kwargs.values()):
+        need_frozen(cap, x)
     try:
         out = fn(*real_args, **real_kwargs)
     except Exception as error:
@@ -170,9 +174,9 @@ def _name(fn: Any) -> str:
 _PURE_OWNERS = frozenset((
     int, float, bool, complex, str, bytes, tuple, range, slice, frozenset, type(None), object,
     torch.dtype, torch.device, torch.layout, dict, type, types.MappingProxyType, property,
-    type({}.keys()), torch.finfo, torch.iinfo, types.GenericAlias,
+    type({}.keys()), torch.finfo, torch.iinfo, types.GenericAlias, re.Pattern, re.Match,
 ))  # fmt: skip
-_PURE_MODULES = frozenset(("math", "_operator", "cmath", "itertools", "time_free"))
+_PURE_MODULES = frozenset(("math", "_operator", "cmath"))
 _IMPURE_BUILTINS = frozenset((
     "print", "input", "open", "exec", "eval", "compile", "breakpoint", "__import__", "id",
     "globals", "locals", "vars", "dir", "setattr", "delattr", "hash",

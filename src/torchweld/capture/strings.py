@@ -22,9 +22,9 @@ def format_value(cap: Capture, x: Value, conversion: str | None, spec: str,
                  cont: Cont | None = None) -> None:  # fmt: skip
     """f"{x!conversion:spec}"."""
     special = {"r": "__repr__", "s": "__str__", "a": "__repr__"}.get(conversion or "", "__format__")
-    hook = user_method(x, special)
+    hook = user_method(cap, x, special)
     if hook is None and special != "__repr__" and isinstance(x, InstanceValue):
-        hook = user_method(x, "__str__") or user_method(x, "__repr__")
+        hook = user_method(cap, x, "__str__") or user_method(cap, x, "__repr__")
     if hook is not None:
         args = [x, Const(spec)] if hook.__name__ == "__format__" else [x]
         cap.call(Const(hook), args, {}, cont)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import functools
+import operator
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -162,6 +165,23 @@ def _set(cap: Capture, obj: set[object], source: Source) -> Value:
     return value
 
 
+_FROZEN: tuple[type, ...] = (
+    *IMMUTABLE, *IDENTITY, torch.device, torch.finfo, torch.iinfo, range, slice, tuple, frozenset,
+    enum.Enum, re.Pattern, re.Match, torch.Generator, type(iter(range(0))), torch.memory_format,
+)  # fmt: skip
+
+
+def frozen(obj: object) -> bool:
+    """Whether what the object is worth can never change."""
+    return isinstance(obj, _FROZEN)
+
+
+def need_frozen(cap: Capture, x: Value) -> None:
+    """Refuse to look into an outside object that may change without notice."""
+    if isinstance(x, Const) and not frozen(x.obj):
+        raise refuse("W107", f"the contents of a {type(x.obj).__name__}", cap.loc())
+
+
 def _hashable_constant(x: object) -> bool:
     return isinstance(x, (*IMMUTABLE, enum.Enum, torch.dtype, torch.device, type)) or (
         isinstance(x, tuple | frozenset) and all(_hashable_constant(i) for i in x)
@@ -218,6 +238,9 @@ def _instance(cap: Capture, obj: object, source: Source) -> Value:
         cap.guard("length", source, len(obj))
         value.payload = TupleValue(
             [Lazy(x, Item.make(source, i, True)) for i, x in enumerate(obj)], kind, source)  # fmt: skip
+    elif isinstance(obj, int | float | str | bytes) and not getattr(obj, "__dict__", None):
+        del cap.objects[id(obj)]
+        return _equal(cap, obj, source)
     elif isinstance(obj, int | float | str | bytes | set | frozenset):
         raise refuse("W107", f"{source.text()}: instance of {kind.__name__}", cap.loc())
     return value
@@ -240,7 +263,7 @@ def complete(cap: Capture, d: DictValue) -> None:
     removed = d.absent
     for key in keys:
         wrapped = wrap_key(cap, key)
-        filed = hash_key(wrapped)
+        filed = file_key(cap, wrapped)
         if filed in removed:
             continue
         d.items[filed] = read.pop(filed, None) or Lazy(
@@ -252,12 +275,75 @@ def complete(cap: Capture, d: DictValue) -> None:
 
 
 def wrap_key(cap: Capture, key: object) -> Value:
-    """A dict key as a Value: constants, and objects hashed by identity."""
+    """A dict key as a Value: constants, objects hashed by identity, frozen data classes."""
     if _hashable_constant(key) or isinstance(key, types.FunctionType | types.ModuleType):
         return Const(key)
-    if type(key).__hash__ is object.__hash__:
+    if type(key).__hash__ is object.__hash__ or _hashes_by_fields(type(key)):
         return cap.wrap(key, cap.pin(key))
     raise refuse("W107", f"dict key of type {type(key).__name__}", cap.loc())
+
+
+class FieldsKey:
+    """A dict key that is equal to every instance of its class with equal fields."""
+
+    __slots__ = ("fields", "kind")
+
+    def __init__(self, kind: type, fields: tuple[object, ...]) -> None:
+        self.kind = kind
+        self.fields = fields
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.fields))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FieldsKey) and (self.kind, self.fields) == (
+            other.kind, other.fields)  # fmt: skip
+
+
+def _hashes_by_fields(kind: type) -> bool:
+    """Whether equality and hash of a class are those that `dataclass` wrote."""
+    if not dataclasses.is_dataclass(kind):
+        return False
+    written = (getattr(kind.__hash__, "__code__", None), getattr(kind.__eq__, "__code__", None))
+    return all(c is not None and c.co_filename == "<string>" for c in written)
+
+
+def file_key(cap: Capture, x: Value) -> object:
+    """What a dict or set files the value under. Errors: TypeError for unhashable values."""
+    match x:
+        case TupleValue():
+            return tuple(file_key(cap, i) for i in cap.force_items(x.items))
+        case BoundValue():
+            return ("bound", file_key(cap, x.func), hash_key(x.self_))
+        case InstanceValue():
+            return _instance_key(cap, x)
+    return hash_key(x)
+
+
+def _instance_key(cap: Capture, x: InstanceValue) -> object:
+    kind = x.klass
+    if kind.__hash__ is None:
+        raise TypeError(f"unhashable type: '{kind.__name__}'")
+    if _hashes_by_fields(kind):
+        fields = []
+        for f in dataclasses.fields(kind):
+            if f.compare if f.hash is None else f.hash:
+                if x.attrs.get(f.name) is None and isinstance(x.real, object):
+                    x.attrs[f.name] = cap.wrap(vars(x.real)[f.name], Item.make(
+                        InstanceDict.make(_known(x)), f.name, False))  # fmt: skip
+                value = x.attrs[f.name]
+                assert value is not None
+                fields.append(file_key(cap, value))
+        return FieldsKey(kind, tuple(fields))
+    if kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__:
+        raise refuse("W107", f"a {kind.__name__} with its own __hash__ or __eq__ as a key",
+                     cap.loc())  # fmt: skip
+    return hash_key(x)
+
+
+def _known(x: Value) -> Source:
+    assert x.source is not None
+    return x.source
 
 
 def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
@@ -266,6 +352,10 @@ def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
     if slot is not None:
         value = d.items[filed] = cap.force(slot)
         return value
+    if isinstance(filed, FieldsKey | tuple) and not d.complete:
+        complete(cap, d)
+        slot = d.items.get(filed)
+        return cap.force(slot) if slot is not None else None
     if d.complete or filed in d.absent:
         return None
     assert isinstance(d.real, dict)
@@ -309,6 +399,10 @@ WRAPPERS.add(torch.device, _equal)
 WRAPPERS.add(torch.finfo, _equal)
 WRAPPERS.add(torch.iinfo, _equal)
 WRAPPERS.add(slice, _equal)
+WRAPPERS.add(types.SimpleNamespace, _instance)
+for _callable in (functools._lru_cache_wrapper, operator.itemgetter, operator.attrgetter,
+                  operator.methodcaller):  # fmt: skip
+    WRAPPERS.add(_callable, _identity)
 
 _BASES: tuple[tuple[type, Wrapper], ...] = (
     (torch.Tensor, _tensor),

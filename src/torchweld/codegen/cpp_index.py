@@ -110,6 +110,8 @@ def lane_step(e: Expr, lane: Sym) -> int | None:
         case Poly():
             return _poly_step(e, lane)
         case FloorDiv() | Mod():
+            if not depends(e.den, lane) and lane_step(e.num, lane) == 0:
+                return 0
             if not _block_aligned(e.num, e.den, lane):
                 return None
             return 0 if isinstance(e, FloorDiv) else 1

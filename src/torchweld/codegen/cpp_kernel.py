@@ -14,11 +14,11 @@ from torchweld.codegen.shape import Shape, shape_of, size
 from torchweld.codegen.values import Values
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import ZERO, Expr, Sym
-from torchweld.ir.loop import Axis, Buffer, Nest, Op, Scalar, reads
+from torchweld.ir.loop import Axis, Buffer, Load, Nest, Op, Scalar, reads
 from torchweld.ir.plan import Kernel
 
 STACK_BYTES = 64 * 1024
-STRIP = 512  # lanes that a column reduction works on at once
+STRIP = 2048  # lanes that a column reduction works on at once
 BASE = Sym.make("strip", 0, None)  # the first lane of the strip
 
 
@@ -396,6 +396,13 @@ class Printer(Values):
             self._store_lanes(p, n, e, self.as_vector(v), varies)
         if n.out in self.loaded:
             self.forget()
+            self._forward(n, v)
+
+    def _forward(self, n: Nest, v: Val) -> None:
+        """What was just stored need not be loaded at the same place (unless it was rounded)."""
+        if n.mode == "set" and n.out.dtype not in NARROW:
+            at = Load.make(n.out, n.index)
+            self.remember(at, v._replace(level=self.innermost))
 
     def _store_one(self, p: Memory | Array, mode: str, e: Expr, v: Val) -> None:
         at = self.address(p, e, None)

@@ -10,6 +10,7 @@ import re
 
 from torchweld.codegen.cpp_kernel import print_kernel
 from torchweld.codegen.launch import Assembler
+from torchweld.codegen.settle import settle
 from torchweld.ir.expr import Int
 from torchweld.ir.loop import Buffer
 from torchweld.ir.plan import Kernel, Plan
@@ -55,7 +56,7 @@ def _functions(plan: Plan) -> tuple[dict[str, str], str]:
     for k in plan.steps:
         if not isinstance(k, Kernel):
             continue
-        text = print_kernel(k, streamed & frozenset(k.args))
+        text = print_kernel(settle(k), streamed & frozenset(k.args))
         if text not in known:
             known[text] = _identifier(k.name, known)
             parts += ["", *_comment(k), text.replace("@", known[text], 1)]
@@ -65,7 +66,7 @@ def _functions(plan: Plan) -> tuple[dict[str, str], str]:
 
 
 def _identifier(name: str, known: dict[str, str]) -> str:
-    base = "k_" + re.sub(r"\W+", "_", name).strip("_")
+    base = name if re.fullmatch(r"k\d+", name) else "k_" + re.sub(r"\W+", "_", name).strip("_")
     taken = set(known.values())
     return base if base not in taken else f"{base}_{len(taken)}"
 

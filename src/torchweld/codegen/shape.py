@@ -9,7 +9,19 @@ from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_index import depends, offset_in
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, Int, Sym
-from torchweld.ir.loop import Axis, Const, Index, Load, Nest, Scalar, children, scalars_in, walk
+from torchweld.ir.loop import (
+    Axis,
+    Buffer,
+    Const,
+    Index,
+    Load,
+    Nest,
+    Op,
+    Scalar,
+    children,
+    scalars_in,
+    walk,
+)
 from torchweld.ir.plan import Kernel, Stage
 
 WIDE = frozenset({DType.F64, DType.I64})
@@ -76,7 +88,9 @@ def shape_of(kernel: Kernel, stage: Stage) -> Shape:
     if kernel.lanes is not None:
         lane: Sym | None = kernel.lanes.sym
     else:
-        lane = loops[-1].sym if loops and not _sequential(stage, loops[-1]) else None
+        registers = frozenset(x.buffer for x in kernel.locals if x.kind == "register")
+        parallel = bool(loops) and not _sequential(stage, loops[-1], registers)
+        lane = loops[-1].sym if parallel else None
     width = 4 if lane is None else _width(stage, lane)
     return Shape(loops, lane, width, depth, _chains(stage, loops, lane, width))
 
@@ -106,7 +120,7 @@ def _depth(n: Nest, loops: tuple[Axis, ...]) -> int:
     return k
 
 
-def _sequential(stage: Stage, last: Axis) -> bool:
+def _sequential(stage: Stage, last: Axis, registers: frozenset[Buffer]) -> bool:
     """Whether the last loop must run one iteration after the other."""
     for n in stage.nests:
         if n.reduce is None:
@@ -115,12 +129,13 @@ def _sequential(stage: Stage, last: Axis) -> bool:
             return True
         if n.reduce.kind.startswith("arg") and product(n.reduce.axes) >= 1 << 31:
             return True
-    return _feeds_back(stage, last.sym)
+    return _feeds_back(stage, last.sym, registers)
 
 
-def _feeds_back(stage: Stage, lane: Sym) -> bool:
+def _feeds_back(stage: Stage, lane: Sym, registers: frozenset[Buffer]) -> bool:
     """Whether a buffer is written and read at different places of the same loop."""
-    stores = {n.out: n for n in stage.nests if n.reduce is None or n.reduce.is_scan}
+    pointwise = [n for n in stage.nests if n.reduce is None or n.reduce.is_scan]
+    stores = {n.out: n for n in pointwise if n.out not in registers}
     for n in stage.nests:
         for root in (n.body, *_index_scalars(n.index)):
             for s in walk(root):
@@ -146,11 +161,23 @@ def _width(stage: Stage, lane: Sym) -> int:
         if n.reduce is not None and n.reduce.is_scan and n.body.dtype.is_float:
             return 8  # carried in double precision
         for root in (n.body, *_index_scalars(n.index)):
-            for s in walk(root):
-                known[s] = _varies(s, lane, known)
-                if known[s] and s.dtype in WIDE:
-                    return 8
+            if any(s.dtype in WIDE for s in _varying(root, lane, known)):
+                return 8
     return 4
+
+
+def _varying(root: Scalar, lane: Sym, known: dict[Scalar, bool]) -> list[Scalar]:
+    """What varies by lane under `root`; an index that is only used as i32 does not count."""
+    found = []
+    for s in walk(root):
+        known[s] = _varies(s, lane, known)
+        if not known[s]:
+            continue
+        if not isinstance(s, Index):
+            found.append(s)
+        if not (isinstance(s, Op) and s.name == "cast" and s.dtype is DType.I32):
+            found += [c for c in children(s) if isinstance(c, Index) and known[c]]
+    return found
 
 
 def _varies(s: Scalar, lane: Sym, known: dict[Scalar, bool]) -> bool:
@@ -179,4 +206,4 @@ def _chains(stage: Stage, loops: tuple[Axis, ...], lane: Sym | None, width: int)
 def _cost(s: Scalar) -> int:
     if isinstance(s, Const | Load | Index):
         return 1 if isinstance(s, Load) else 0
-    return 1 if getattr(s, "name", "") in CHEAP else 8
+    return 1 if isinstance(s, Op) and s.name in CHEAP else 8

@@ -84,7 +84,7 @@ class Values(Nesting):
     def prepare(self, x: Scalar) -> None:
         """Name everything safe under `x`, leaves first, so that `value` never recurses deeply."""
         for s in walk(x):
-            if s is not x and not self.unsafe(s) and not isinstance(s, Const):
+            if s is not x and not isinstance(s, Const | Index) and not self.unsafe(s):
                 self.value(s)
 
     def _compute(self, x: Scalar, guard: Guard | None) -> Val:
@@ -110,6 +110,9 @@ class Values(Nesting):
         return self.name(op_text(x, texts, vec), vec, max(a.level for a in args))
 
     def _cast(self, x: Op, guard: Guard | None) -> Val:
+        source = x.args[0]
+        if isinstance(source, Index) and x.dtype is DType.I32:
+            return self.index(source.expr, guard, "i32")
         return self.convert(self.value(x.args[0], guard), x.args[0].dtype, x.dtype)
 
     def convert(self, v: Val, src: DType, dst: DType) -> Val:
@@ -230,20 +233,23 @@ class Values(Nesting):
         c = self.names[self.lane]
         return f"each_lane({k}, {c}, [&](i64 {c}) {{ return {self.offset_text(e, guard)}; }})"
 
-    def index(self, e: Expr, guard: Guard | None = None) -> Val:
-        """The i64 value of an index expression."""
+    def index(self, e: Expr, guard: Guard | None = None, kind: str = "i64") -> Val:
+        """The value of an index expression, as i64, or as i32 for one that fits."""
         level, varies = self.spread(e, guard)
         lane = self.lane
         if varies:
-            return self.name(vector_text(e, self.vector_leaf(guard)), True, level)
+            v = self.name(vector_text(e, self.vector_leaf(guard)), True, level)
+            return v if kind == "i64" else self.convert(v, DType.I64, DType.I32)
         if lane is None or not depends(e, lane):
             if isinstance(e, Int):
-                return Val(literal(const(e.n, DType.I64)), False, 0)
-            return self.name(f"i64({self.offset_text(e, guard)})", False, level)
+                return Val(f"{kind}({e.n})", False, 0)
+            return self.name(f"{kind}({self.offset_text(e, guard)})", False, level)
         step = lane_step(e, lane)
         if step is None:
-            return self.name(f"as_vec({self.lane_offsets(e, guard, False, 'k')})", True, level)
-        return self.name(f"iota(i64({self.offset_text(e, guard)}), i64({step}), k)", True, level)
+            v = self.name(f"as_vec({self.lane_offsets(e, guard, False, 'k')})", True, level)
+            return v if kind == "i64" else self.convert(v, DType.I64, DType.I32)
+        start = f"{kind}({self.offset_text(e, guard)})"
+        return self.name(f"iota({start}, {kind}({step}), k)", True, level)
 
     # --- loads
 

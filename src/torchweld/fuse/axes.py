@@ -19,10 +19,15 @@ from torchweld.fuse.facts import (
     extent,
     index_scalars,
     linear,
+    points,
+    symbols,
 )
 from torchweld.fuse.group import Group, Member
 from torchweld.ir.expr import ONE, ZERO, Expr, Int, Sym, index_symbol
 from torchweld.ir.loop import Buffer, Nest
+
+WIDTH = 8  # lanes of a vector
+FINISH = 8.0  # operations that combine the lanes of one reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class Access:
     bytes: int
     store: bool
     share: float  # of the points of its member: 1.0 if every loop moves it
+    weight: float  # at how many points it is another address
 
 
 @dataclass(slots=True)
@@ -58,15 +64,17 @@ def accesses(members: Sequence[Member], inside: set[Buffer]) -> list[Access]:
         n = m.nest
         if n.out not in inside:
             form = linear(address(n.out.strides, n.index))
-            out.append(Access(form, n.out.dtype.bytes, True, share_of(n, form)))
+            share = share_of(n, form)
+            out.append(Access(form, n.out.dtype.bytes, True, share, share * _points(n)))
         for ld in m.loads:
             if ld.buffer not in inside:
                 form = linear(address(ld.buffer.strides, ld.index))
                 share = share_of(n, form)
-                out.append(Access(form, ld.buffer.dtype.bytes, False, share))
+                bits = ld.buffer.dtype.bytes
+                out.append(Access(form, bits, False, share, share * _points(n)))
         # an index that is used as a number must stay linear too
         for x in (n.body, *index_scalars(n.index)):
-            out += [Access(linear(e), 0, False, 0.0) for e in body_facts(x).exprs]
+            out += [Access(linear(e), 0, False, 0.0, 0.0) for e in body_facts(x).exprs]
     return out
 
 
@@ -89,6 +97,37 @@ def vector_score(sym: Sym, size: Expr, found: Sequence[Access]) -> float:
         elif step is not ZERO:
             bad += a.share * a.bytes * (1.5 if a.store else 1.0)
     return (good - bad) * min(extent(size), 16) / 16
+
+
+def vector_cost(sym: Sym, g: Group, space: Space, found: Sequence[Access]) -> float:
+    """Estimated work per point of the kernel when `sym` is the vectorised loop.
+
+    Units: one scalar operation. A strided access is as slow as scalar code, a contiguous one is
+    shared by the lanes, and a reduction along `sym` has to be finished across them.
+    """
+    size = max(extent(space.sizes[sym]), 1)
+    old = {e for e, new in space.values.items() if sym in symbols(new)} | {sym}
+    lanes = size / -(-size // WIDTH)  # used on average
+    total = max((_points(m.nest) for m in g.members), default=1)
+    cost = 0.0
+    for a in found:
+        step = a.form.stride(sym)
+        if a.bytes:
+            cost += a.weight / total * (1 / lanes if step is ONE else 1.5 if a.store else 1.0)
+    for m in g.members:
+        n = m.nest
+        mine = _points(n) / total
+        inside = any(a.sym in old for a in n.all_axes)
+        cost += mine * (body_facts(n.body).flops + 1) / (lanes if inside else 1)
+        if n.reduce is not None:
+            along = any(a.sym in old for a in n.reduce.axes)
+            results = points(tuple(a.size for a in n.axes)) / total
+            cost += FINISH * results if along else mine / 4
+    return cost
+
+
+def _points(n: Nest) -> int:
+    return max(points(tuple(a.size for a in n.all_axes)), 1)
 
 
 def order_key(sym: Sym, found: Sequence[Access]) -> int:
@@ -124,17 +163,17 @@ def arrange(g: Group, stage_loops: list[tuple[Sym, ...]], fixed: list[bool],
     space = Space(keep, loops, None, sizes)
     space.rank = {s: i for i, s in enumerate(s for row in loops for s in row)}
     _merge_all(space, found)
-    _choose_vector(space, fixed, found)
+    _choose_vector(space, g, fixed, found)
     return space
 
 
-def _choose_vector(space: Space, fixed: list[bool], found: list[Access]) -> None:
+def _choose_vector(space: Space, g: Group, fixed: list[bool], found: list[Access]) -> None:
     """Pick the vectorised loop; it becomes the last of its stage, or the kernel's lanes."""
     looped = {s for row in space.loops for s in row}
     candidates = space.keep + [s for s in space.sizes if s in looped]
     if not candidates:
         return
-    space.vector = max(candidates, key=lambda s: vector_score(s, space.sizes[s], found))
+    space.vector = min(candidates, key=lambda s: vector_cost(s, g, space, found))
     v = space.vector
     if v in space.keep:
         space.keep.remove(v)
@@ -198,7 +237,7 @@ def _merge(space: Space, a: Sym, b: Sym, found: list[Access]) -> None:
         strides = {s: e for s, e in x.form.strides.items() if s is not a and s is not b}
         if inner is not None and inner is not ZERO:
             strides[m] = inner
-        found[i] = Access(Linear(strides, x.form.bent), x.bytes, x.store, x.share)
+        found[i] = Access(Linear(strides, x.form.bent), x.bytes, x.store, x.share, x.weight)
 
 
 def _merged_name(a: Sym, b: Sym) -> str:

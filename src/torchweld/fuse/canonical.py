@@ -33,9 +33,9 @@ def has_points(n: Node) -> bool:
 
 def canonical_nest(n: Nest) -> Nest:
     """`n` renamed."""
-    if n.reduce is not None and n.reduce.kind in _EMPTY:
-        if any(a.size is ZERO for a in n.reduce.axes):
-            return _over_nothing(n, _EMPTY[n.reduce.kind])
+    r = n.reduce
+    if r is not None and r.kind in _EMPTY and any(a.size is ZERO for a in r.axes):
+        return _over_nothing(n, _EMPTY[r.kind])
     values: dict[Expr, Expr] = {}
     axes = _rename(n.axes, "i", values)
     reduce = n.reduce

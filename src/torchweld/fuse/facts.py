@@ -72,6 +72,31 @@ def linear(e: Expr) -> Linear:
 
 
 @lru_cache(_CACHE)
+def digits(e: Expr) -> tuple[int, tuple[tuple[int, Sym], ...]] | None:
+    """`e` as constant + mixed-radix number: (stride, symbol), least first; None if it is not one.
+
+    Equal values then have equal digits: each stride exceeds what the smaller ones can add up to.
+    """
+    form = linear(e)
+    if form.bent or len(symbols(e)) != len(form.strides):
+        return None
+    found: list[tuple[int, Sym]] = []
+    for s, step in form.strides.items():
+        if not isinstance(step, Int):
+            return None
+        found.append((step.n, s))
+    found.sort(key=lambda x: abs(x[0]))
+    span = 0
+    for i, (n, s) in enumerate(found):
+        if abs(n) <= span:
+            return None
+        if s.smax is None and i + 1 < len(found):
+            return None
+        span += abs(n) * (s.smax or 0)
+    return terms_of(e).get((), 0), tuple(found)
+
+
+@lru_cache(_CACHE)
 def address(strides: tuple[Expr, ...], index: tuple[Expr, ...]) -> Expr:
     """The element distance from the buffer's offset."""
     total: Expr = ZERO

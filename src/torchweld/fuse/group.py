@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from torchweld.fuse.cost import size_of
-from torchweld.fuse.facts import body_facts, extent, index_scalars, linear, points, symbols
+from torchweld.fuse.facts import body_facts, digits, index_scalars, points
 from torchweld.ir.expr import Expr, Sym
 from torchweld.ir.loop import Axis, Buffer, Load, Nest
 
@@ -124,30 +124,6 @@ def injective(n: Nest) -> bool:
         return False
     left = {a.sym for a in n.axes}
     for e in n.index:
-        left -= _radix(e, {a.sym: a.size for a in n.axes})
+        number = digits(e)
+        left -= {s for _, s in number[1]} if number is not None else set()
     return not left
-
-
-def _radix(e: Expr, sizes: dict[Sym, Expr]) -> set[Sym]:
-    """The symbols that the value of `e` determines: strides that exceed the rest's range."""
-    from_e = _linear_terms(e)
-    if from_e is None:
-        return set()
-    span = 0
-    for step, sym in sorted(from_e):
-        if step <= span or sym not in sizes:
-            return set()
-        span += step * (extent(sizes[sym]) - 1)
-        if not sizes[sym].is_const:
-            return set()
-    return {sym for _, sym in from_e}
-
-
-def _linear_terms(e: Expr) -> list[tuple[int, Sym]] | None:
-    from_linear = linear(e)
-    if from_linear.bent or any(not s.is_const for s in from_linear.strides.values()):
-        return None
-    rest = symbols(e) - set(from_linear.strides)
-    if rest:
-        return None
-    return [(abs(s.value), sym) for sym, s in from_linear.strides.items()]

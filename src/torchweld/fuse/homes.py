@@ -44,14 +44,15 @@ def homes_of(g: Group, levels: list[Level], outside: frozenset[Buffer]) -> dict[
         if len(writers) > 1:
             budget = _pieces(g, b, outside, homes, budget, keep)
             continue
-        if w in readers or not _by_dimension(g, w, keep):
+        if w in readers:
             continue
         if b.role != "temp" and w.at > min(r.at for r in readers):
             continue  # some read the old value
         far = [r for r in readers if stage[id(r)] != stage[id(w)] or not _same_point(r, w)]
         home = Home(memory=b.role != "temp" or b in outside)
         if far:
-            budget = _far_home(g, w, far, home, budget, keep)
+            if _by_dimension(g, w, keep):
+                budget = _far_home(g, w, far, home, budget, keep)
             if home.far is None:
                 home.memory = True
         if len(far) < len(readers):

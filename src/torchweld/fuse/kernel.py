@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from torchweld.fuse.axes import Access, Space, accesses, arrange
+from torchweld.fuse.axes import Space, accesses, arrange
 from torchweld.fuse.cost import grain_of
-from torchweld.fuse.facts import Substitution, extent, points, symbols
+from torchweld.fuse.facts import Substitution, symbols
 from torchweld.fuse.group import Group, Member, loads_of
 from torchweld.fuse.homes import Home, homes_of, local_buffer, local_for
 from torchweld.fuse.stages import Level, stages_of
+from torchweld.fuse.tile import divide
 from torchweld.ir.expr import Expr, Sym, index_symbol
 from torchweld.ir.loop import Axis, Buffer, Load, Nest, Reduce, Scalar
 from torchweld.ir.plan import Kernel, Local, Stage
-
-GRID_POINTS = 64  # enough grid points to share among threads
-POINT_BYTES = 64 << 10  # a grid point that moves more than this is cut further
 
 
 @dataclass(slots=True)
@@ -41,7 +39,7 @@ def build(g: Group, name: str, outside: frozenset[Buffer]) -> Kernel:
     space = arrange(g, [lv.loops for lv in levels], pinned, found)
     draft = _Draft(g, levels, homes, space)
     _order_rows(draft)
-    _split(draft, found)
+    draft.grid, draft.lanes = divide(space, g.keep is not None, found)
     if draft.lanes is not None:
         _rows_to_memory(draft)
     stages = _stages(draft)
@@ -91,43 +89,6 @@ def _rows_to_memory(d: _Draft) -> None:
         if h.far is not None and h.far.kind == "row":
             h.far = None
             h.memory = True
-
-
-# ---------------------------------------------------------------- loop structure
-
-
-def _split(d: _Draft, found: list[Access]) -> None:
-    """Divide the loops into grid, lanes and loops of the stages."""
-    space, v = d.space, d.space.vector
-    if d.group.keep is not None and any(space.loops):
-        if v in space.keep:
-            d.lanes = v
-        d.grid = tuple(s for s in space.keep if s is not v)
-        return
-    if not space.keep:
-        return
-    *outer, last = space.keep
-    if not outer:
-        d.lanes = last
-        return
-    width = extent(space.sizes[last])
-    total = points(tuple(space.sizes[s] for s in outer))
-    if total < 16 and width >= 4096:
-        d.lanes = last
-        _loop_over(d, outer)
-        return
-    per_point = sum(a.bytes for a in found) * width * total
-    grid: list[Sym] = []
-    n = 1
-    while outer and (n < GRID_POINTS or per_point // n > POINT_BYTES):
-        grid.append(outer.pop(0))
-        n *= extent(space.sizes[grid[-1]])
-    d.grid = tuple(grid)
-    _loop_over(d, [*outer, last])
-
-
-def _loop_over(d: _Draft, syms: list[Sym]) -> None:
-    d.space.loops = [[*syms, *row] for row in d.space.loops]
 
 
 # ---------------------------------------------------------------- nests in kernel coordinates

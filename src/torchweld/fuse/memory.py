@@ -1,7 +1,7 @@
 """Where temporaries live: slots of one arena that are reused when their last reader is done.
 
 Slots are 64-byte aligned. A temporary that the caller gets (or a view of it) is fresh: a tensor of
-its own. So is one whose size is known only at run time.
+its own. So is one whose size is known only at run time, or that lies on another device.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def plan_memory(g: LoopGraph, steps: list[Step]) -> Memory:
     returned = {v.buffer for v in g.outputs if v is not None}
     external = {b for s in steps if isinstance(s, Extern) for b in s.outs}
     arena = _Arena()
+    device = ""  # the arena is on one device: that of the first temporary
     fresh: list[Buffer] = []
     out: list[Step] = []
     seen: set[Buffer] = set()
@@ -69,7 +70,8 @@ def plan_memory(g: LoopGraph, steps: list[Step]) -> Memory:
             if b.role != "temp" or b in external:
                 continue
             size = span_bytes(b)
-            if b in returned or size is None:
+            device = device or b.device
+            if b in returned or size is None or b.device != device:
                 fresh.append(b)
             else:
                 arena.take(b, size)

@@ -9,12 +9,13 @@ does both, and the order of stages within the row is all that is needed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torchweld.base.errors import Refusal
+from torchweld.fuse.align import aligned
 from torchweld.fuse.axes import accesses, vector_score
 from torchweld.fuse.cost import size_of
-from torchweld.fuse.facts import Substitution, address, apart, linear
+from torchweld.fuse.facts import Substitution, address, apart, digits, linear
 from torchweld.fuse.group import Group, Member, index_members, loads_of
 from torchweld.ir.expr import Expr, Int, Sym, index_symbol
 from torchweld.ir.loop import Axis, Buffer, Extern, Nest, Reduce
@@ -99,14 +100,14 @@ def _try(m: Merger, p: int, c: int, siblings: bool) -> None:
     """Merge group c into group p if all three conditions hold, else note why not."""
     a, b = m.groups[p], m.groups[c]
     assert isinstance(a, Group) and isinstance(b, Group)
-    why = _limits(a, b) or (_worthless(a, b) if siblings else "")
-    names: Names = {}
-    keep: tuple[Sym, ...] | None = None
-    if not why:
-        names = _match(a, b)
-        keep, why = _common_rows(a, b, names)
-    if not why:
-        why = _not_private(a, b, names, keep)
+    fit = _fit(a, b, siblings)
+    if fit.why and not siblings and not _limits(a, b):
+        pair = aligned(a, b, _flow(a, b))
+        again = fit if pair is None else _fit(*pair, siblings)
+        if pair is not None and not again.why:
+            a, b = m.groups[p], m.groups[c] = pair
+            fit = again
+    why = fit.why
     low, high = (p, c) if m.rank[p] < m.rank[c] else (c, p)
     behind = None if why else _between(m, low, high)
     if behind is None:
@@ -115,9 +116,27 @@ def _try(m: Merger, p: int, c: int, siblings: bool) -> None:
             m.refusals.append(Refusal("W206", f"{_name(a)} and {_name(b)}: {why}"))
         return
     rank = _rank_again(m, low, high, behind)
-    _join(m, p, c, names, keep)
+    _join(m, p, c, fit.names, fit.keep)
     m.rank[p] = rank
     m.order[rank] = p
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """How two groups share their loops, or why they cannot."""
+
+    why: str = ""
+    names: Names = field(default_factory=dict)
+    keep: tuple[Sym, ...] | None = None
+
+
+def _fit(a: Group, b: Group, siblings: bool) -> _Fit:
+    why = _limits(a, b) or (_worthless(a, b) if siblings else "")
+    if why:
+        return _Fit(why)
+    names = _match(a, b)
+    keep, why = _common_rows(a, b, names)
+    return _Fit(why or _not_private(a, b, names, keep), names, keep)
 
 
 def _name(g: Group) -> str:
@@ -173,14 +192,19 @@ def _match(a: Group, b: Group) -> Names:
 
 
 def _pair(a: Group, b: Group, e: Expr, f: Expr, names: Names, taken: set[Sym]) -> None:
-    if not (isinstance(e, Sym) and isinstance(f, Sym)):
+    """Name the loops of two indices of one dimension alike, digit by digit."""
+    mine, yours = digits(e), digits(f)
+    if mine is None or yours is None or mine[0] != yours[0] or len(mine[1]) != len(yours[1]):
         return
-    if e not in a.sizes or f not in b.sizes or a.sizes[e] is not b.sizes[f]:
-        return
-    if f in names or e in taken:
-        return
-    names[f] = e
-    taken.add(e)
+    pairs = list(zip(mine[1], yours[1], strict=True))
+    for (p, s), (q, t) in pairs:
+        if p != q or s not in a.sizes or t not in b.sizes or a.sizes[s] is not b.sizes[t]:
+            return
+        if t in names or s in taken:
+            return
+    for (_, s), (_, t) in pairs:
+        names[t] = s
+        taken.add(s)
 
 
 def _meeting_points(a: Group, b: Group) -> Iterator[tuple[Index, Index]]:
@@ -200,6 +224,14 @@ def _conflicts(a: Group, b: Group) -> Iterator[tuple[Index, Index]]:
             yield from _pairs(_read_at(a, x), _written_at(b, x))
         if x in a.writes:
             yield from _pairs(_written_at(a, x), _written_at(b, x))
+
+
+def _flow(a: Group, b: Group) -> Iterator[tuple[Index, Index]]:
+    """Pairs of indices at which one group writes what the other reads, a's first."""
+    for x in a.writes.keys() & b.reads.keys():
+        yield from _pairs(_written_at(a, x), _read_at(b, x))
+    for x in a.reads.keys() & b.writes.keys():
+        yield from _pairs(_read_at(a, x), _written_at(b, x))
 
 
 def _pairs(xs: Iterable[Index], ys: list[Index]) -> Iterator[tuple[Index, Index]]:
@@ -307,11 +339,23 @@ def _not_private(a: Group, b: Group, names: Names, keep: tuple[Sym, ...] | None)
     for mine, yours in _conflicts(a, b):
         if any(apart(e, f) for e, f in zip(mine, yours, strict=True)):
             continue
-        there = [names.get(f) if isinstance(f, Sym) else None for f in yours]
+        same: set[Sym] = set()
+        for e, f in zip(mine, yours, strict=True):
+            same |= _agreed(e, f, names)
         for s in rows:
-            if not any(e is s and f is s for e, f in zip(mine, there, strict=True)):
+            if s not in same:
                 return f"a row reads what another row of {s.name} writes"
     return ""
+
+
+def _agreed(e: Expr, f: Expr, names: Names) -> set[Sym]:
+    """The loops that must be equal where two indices of one dimension are equal."""
+    mine, yours = digits(e), digits(f)
+    if mine is None or yours is None or mine[0] != yours[0]:
+        return set()
+    if mine[1] != tuple((q, names.get(t)) for q, t in yours[1]):
+        return set()
+    return {s for _, s in mine[1]}
 
 
 # ---------------------------------------------------------------- the graph of groups

@@ -52,11 +52,9 @@ class Fidelity:
 
     def before(self, node: Node) -> None:
         """Note the state of the tensors that the node gets."""
-        self._operands = [
-            pair
-            for arg in node.all_input_nodes
-            for pair in pairs(self._env[arg], arg.meta.get(VAL))
-        ]
+        self._operands = []
+        for arg in node.all_input_nodes:
+            self._operands += pairs(self._env[arg], arg.meta.get(VAL))
         self._writes = [count_writes(x) for x, _ in self._operands]
 
     def after(self, node: Node, result: Any) -> None:
@@ -125,9 +123,8 @@ def pairs(value: Any, captured: Any) -> Iterator[Pair]:
         if isinstance(captured, Tensor):
             yield value, captured
     elif isinstance(value, (tuple, list)) and isinstance(captured, (tuple, list)):
-        if len(value) == len(captured):
-            for item, like in zip(value, captured, strict=True):
-                yield from pairs(item, like)
+        for item, like in zip(value, captured, strict=False):
+            yield from pairs(item, like)
 
 
 def _name(node: Node) -> str:

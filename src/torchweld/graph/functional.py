@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _TORCH: Any = torch  # most of these names are missing in torch's type stubs
 _NATIVE: Any = getattr(torch._C, "_functionalization", None)
+# The views that led to a functional tensor; older torch does not tell.
+_VIEWS_OF: Any = getattr(_NATIVE, "get_view_meta_sequence", None)
 _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 
@@ -88,13 +90,12 @@ def share_storage(a: Tensor, b: Tensor) -> bool:
 
 def is_base(x: Tensor) -> bool:
     """Whether `x` is the whole tensor that its views were taken from."""
-    return _NATIVE is not None and not _NATIVE.get_view_meta_sequence(x)
+    return _VIEWS_OF is not None and not _VIEWS_OF(x)
 
 
 def view_again(x: Tensor, base: Tensor) -> Tensor | None:
     """The views that led to `x`, applied to the value `base`; None if this torch cannot say."""
-    if _NATIVE is None:
+    if _VIEWS_OF is None:
         return None
-    sequence = _NATIVE.get_view_meta_sequence(x)
-    value: Tensor = _NATIVE.apply_view_meta_sequence(base, sequence)
+    value: Tensor = _NATIVE.apply_view_meta_sequence(base, _VIEWS_OF(x))
     return value

@@ -43,6 +43,10 @@ _REFUSED_METHODS = frozenset(
     )
 )
 
+_IN_PLACE_OPERATORS = frozenset(
+    ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
+)
+
 _REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM}
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -85,9 +89,12 @@ class Interpreter:
         self.recorder.origin = node.name
         self.recorder.loc = at
         self.recorder.layout_matters = False
+        self.recorder.narrows = False
         try:
             self._fidelity.before(node)
             result = self._call(node, at)
+            if self.recorder.narrows and _writes_in_place(node):
+                raise Unsupported("W201", f"{node.target} changes the kind of dtype", at=at)
             if self.recorder.layout_matters:
                 self._check_layout(node, at)
             self._fidelity.after(node, result)
@@ -108,6 +115,8 @@ class Interpreter:
         if node.op != "call_function":
             raise Unsupported("W201", f"graph node {node.op} {node.target}", at=at)
         target: Any = node.target
+        if target in (setattr, delattr):
+            raise Unsupported("W201", "an attribute of a tensor is set", at=at)
         if target in GRAD_MODE:
             return None
         if target in AUTOCAST:
@@ -146,6 +155,14 @@ class Interpreter:
         if isinstance(x, slice):
             return slice(self._value(x.start), self._value(x.stop), self._value(x.step))
         return x
+
+
+def _writes_in_place(node: Node) -> bool:
+    """Whether the call is an in-place operator, which eager refuses to run at another dtype."""
+    target: Any = node.target
+    name: str = target if isinstance(target, str) else getattr(target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name in _IN_PLACE_OPERATORS or "out" in node.kwargs
 
 
 def _call_method(name: str, args: Any, kwargs: Any, at: Loc) -> Any:

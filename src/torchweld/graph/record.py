@@ -37,6 +37,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     decompositions: what to run instead of an operator; NotImplemented means: keep the operator.
     origin, loc: of the captured node that runs now; every new node gets them.
     layout_matters: set when an operator is recorded whose result depends on the strides.
+    narrows: set when a cast is recorded that type promotion does not allow (float to int).
     """
 
     def __init__(
@@ -47,6 +48,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.origin = ""
         self.loc: Loc = NOWHERE
         self.layout_matters = False
+        self.narrows = False
+        self._decomposing = 0
         self._fake_mode = fake_mode
         self._decompositions = decompositions
         self._nodes: dict[int, Node | tuple[Node, int]] = {}
@@ -123,8 +126,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not is_composite(func):
                 return NotImplemented
             rule = func.decompose
-        with self, below_functionalization():
-            return rule(*args, **kwargs)
+        self._decomposing += 1
+        try:
+            with self, below_functionalization():
+                return rule(*args, **kwargs)
+        finally:
+            self._decomposing -= 1
 
     def _record(
         self,
@@ -134,6 +141,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any],
     ) -> Any:
         self._note_layout(func, args)
+        if func is _TO_COPY and not self._decomposing:
+            wanted = kwargs.get("dtype") or args[0].dtype
+            self.narrows = self.narrows or not torch.can_cast(args[0].dtype, wanted)
         node_args = self._operand(args)
         node_kwargs = self._operand(kwargs)
         out = self._fake_mode.dispatch(func, types, args, kwargs)
@@ -161,9 +171,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         as_strided counts in the whole storage, of which an input may be any part; and when a
         write to its result is scattered back, the base may be laid out anew.
         """
-        if func is aten.as_strided_scatter.default:
+        if func is _AS_STRIDED_SCATTER:
             raise Unsupported("W201", "a write through as_strided", at=self.loc)
-        if func is aten.as_strided.default:
+        if func is _AS_STRIDED:
             root = view_chain(self.node_of(args[0]))[-1]
             if root.op == "placeholder":
                 raise Unsupported("W201", "as_strided of an input", at=self.loc)
@@ -193,4 +203,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return x
 
 
+_TO_COPY = aten._to_copy.default
+_AS_STRIDED = aten.as_strided.default
+_AS_STRIDED_SCATTER = aten.as_strided_scatter.default
 _LIFTS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))

@@ -107,7 +107,7 @@ class Op(Scalar):
 
 
 def const(value: float | int | bool, dtype: DType) -> Const:
-    """The constant `value`, converted to `dtype` as a C cast would."""
+    """The constant `value` of `dtype`; a float is rounded to the dtype where it is used."""
     if dtype is DType.BOOL:
         return Const.make(int(bool(value)), dtype)
     if dtype.is_float:

@@ -1,19 +1,21 @@
 """The text form of a Plan: `parse(text(p)) == p`. The graph first, then what was decided about it.
 
-plan
-kernel k0 grid i:64 grain 4 args x, y  # from softmax
-  scalar m, s
-  row e
-  stage j:32
-    m[i] = max over j:32 of x[i, j]  for i:64
-  stage j:32
-    ...
-aten.mm.default(...)
-free t
-slot a at 0 bytes 256
-fresh y
-arena 256
-refusal W206 "why" at "file.py" 12
+    plan
+    kernel k0 grid i:64 grain 4 args x, y  # from softmax
+      scalar m
+      row e
+      stage j:32
+        m[i] = max over j:32 of x[i, j]  for i:64
+      stage j:32
+        ...
+    h = aten.mm.default(x, w)
+    free h
+    slot a at 0 bytes 256
+    fresh y
+    arena 256
+    refusal W206 "why" at "file.py" 12
+
+Indentation is for the reader only.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ def text(p: Plan) -> str:
 
 
 def _buffers(p: Plan) -> list[Buffer]:
-    """The buffers that steps mention (a pass may have made new ones)."""
-    out: list[Buffer] = []
+    """The buffers that steps and memory mention (a pass may have made new ones)."""
+    out = [*(x.buffer for x in p.slots), *p.fresh]
     for s in p.steps:
         if isinstance(s, Kernel):
             out += [*s.args, *(x.buffer for x in s.locals)]

@@ -33,7 +33,7 @@ def relu6(x: Val) -> Val:
     return minimum(maximum(x, 0), 6)
 
 
-@pointwise("aten.hardtanh.default", round_numbers=True)
+@pointwise("aten.hardtanh.default")
 def hardtanh(x: Val, low: float = -1, high: float = 1) -> Val:
     return minimum(maximum(x, low), high)
 
@@ -68,7 +68,7 @@ def hardsigmoid(x: Val) -> Val:
     return minimum(maximum(x + 3, 0), 6) / 6
 
 
-@pointwise("aten.leaky_relu.default")
+@pointwise("aten.leaky_relu.default", wide=True)
 def leaky_relu(x: Val, slope: float = 0.01) -> Val:
     return where(x > 0, x, x * slope)
 
@@ -78,40 +78,40 @@ def prelu(x: Val, weight: Val) -> Val:
     return where(x > 0, x, x * weight)
 
 
-@pointwise("aten.elu.default")
+@pointwise("aten.elu.default", wide=True)
 def elu(x: Val, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Val:
     below = expm1(x if input_scale == 1 else x * input_scale) * (alpha * scale)
     return where(x <= 0, below, x if scale == 1 else x * scale)
 
 
-@pointwise("aten.celu.default")
+@pointwise("aten.celu.default", wide=True)
 def celu(x: Val, alpha: float = 1) -> Val:
     return elu(x, alpha, 1, 1 / alpha)
 
 
-@pointwise("aten.selu.default")
+@pointwise("aten.selu.default", wide=True)
 def selu(x: Val) -> Val:
     return elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
 
 
-@pointwise("aten.softplus.default")
+@pointwise("aten.softplus.default", wide=True)
 def softplus(x: Val, beta: float = 1, threshold: float = 20) -> Val:
     y = x * beta
     return where(y > threshold, x, log1p(exp(y)) / beta)
 
 
-@pointwise("aten.threshold.default", round_numbers=True)
+@pointwise("aten.threshold.default")
 def threshold(x: Val, limit: float, value: float) -> Val:
     return where(x <= limit, value, x)
 
 
-@pointwise("aten.softshrink.default", round_numbers=True)
+@pointwise("aten.softshrink.default")
 def softshrink(x: Val, lambd: float = 0.5) -> Val:
     """x moved toward zero by lambd; NaN stays NaN."""
     return where(x > lambd, x - lambd, where(x < -lambd, x + lambd, x * 0))
 
 
-@pointwise("aten.hardshrink.default", round_numbers=True)
+@pointwise("aten.hardshrink.default")
 def hardshrink(x: Val, lambd: float = 0.5) -> Val:
     return where((x >= -lambd) & (x <= lambd), 0, x)
 

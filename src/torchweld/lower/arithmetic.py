@@ -125,12 +125,12 @@ def scaled(y: Operand, alpha: int | float) -> Operand:
     return y if alpha == 1 else y * alpha
 
 
-@pointwise("aten.mul.Tensor", "aten.mul.Scalar")
+@pointwise("aten.mul.Tensor", "aten.mul.Scalar", wide=True)
 def mul(x: Val, y: Operand) -> Val:
     return x * y
 
 
-@pointwise("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
+@pointwise("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", wide=True)
 def div(x: Val, y: Operand) -> Val:
     return x / y
 
@@ -151,13 +151,12 @@ def floor_divide(x: Val, y: Operand) -> Val:
     return binary("floor_div", x, nonzero(y, x.dtype))
 
 
-@pointwise("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor",
-           round_numbers=True)  # fmt: skip
+@pointwise("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
 def remainder(x: Operand, y: Operand) -> Val:
     return binary("mod", x, nonzero(y, x.dtype) if isinstance(x, Val) else _no_int(y))
 
 
-@pointwise("aten.fmod.Tensor", "aten.fmod.Scalar", round_numbers=True)
+@pointwise("aten.fmod.Tensor", "aten.fmod.Scalar")
 def fmod(x: Val, y: Operand) -> Val:
     if x.dtype.is_float:
         return binary("fmod", x, y)
@@ -183,7 +182,7 @@ def pow_(x: Val, y: Val) -> Val:
     return power(x, y) if x.dtype.is_float else _ipow(x, y)
 
 
-@pointwise("aten.pow.Scalar", round_numbers=True)
+@pointwise("aten.pow.Scalar")
 def pow_of_number(x: int | float, y: Val) -> Val:
     if x == 1:
         return lift(1, y.dtype)
@@ -246,7 +245,7 @@ def fmin(x: Val, y: Val) -> Val:
     return where(isnan(x), y, where(isnan(y), x, minimum(x, y)))
 
 
-@pointwise("aten.clamp.default", "aten.clamp.Tensor", round_numbers=True)
+@pointwise("aten.clamp.default", "aten.clamp.Tensor")
 def clamp(x: Val, low: Operand | None, high: Operand | None) -> Val:
     """min(max(x, low), high): NaN anywhere gives NaN, and `high` wins over `low`."""
     if low is not None:
@@ -254,12 +253,12 @@ def clamp(x: Val, low: Operand | None, high: Operand | None) -> Val:
     return x if high is None else minimum(x, high)
 
 
-@pointwise("aten.clamp_min.default", "aten.clamp_min.Tensor", round_numbers=True)
+@pointwise("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def clamp_min(x: Val, low: Operand) -> Val:
     return maximum(x, low)
 
 
-@pointwise("aten.clamp_max.default", "aten.clamp_max.Tensor", round_numbers=True)
+@pointwise("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(x: Val, high: Operand) -> Val:
     return minimum(x, high)
 
@@ -281,7 +280,7 @@ def copysign_number(x: Val, y: int | float) -> Val:
     return binary("copysign", x, y)
 
 
-@pointwise("aten.lerp.Scalar", "aten.lerp.Tensor")
+@pointwise("aten.lerp.Scalar", "aten.lerp.Tensor", wide=True)
 def lerp(x: Val, y: Val, weight: Operand) -> Val:
     """x + weight * (y - x), from the nearer end."""
     w = lift(weight, x.dtype)
@@ -292,12 +291,12 @@ def lerp(x: Val, y: Val, weight: Operand) -> Val:
     return where(absolute(w) < 0.5, near, far)
 
 
-@pointwise("aten.addcmul.default")
+@pointwise("aten.addcmul.default", wide=True)
 def addcmul(x: Val, a: Val, b: Val, value: int | float = 1) -> Val:
     return x + (a if value == 1 else a * value) * b
 
 
-@pointwise("aten.addcdiv.default")
+@pointwise("aten.addcdiv.default", wide=True)
 def addcdiv(x: Val, a: Val, b: Val, value: int | float = 1) -> Val:
     return x + (a if value == 1 else a * value) / b
 

@@ -28,8 +28,7 @@ def _register_comparison(name: str) -> None:
     def apply(x: Val, y: Operand) -> Val:
         return binary(name, x, y)
 
-    pointwise(f"aten.{name}.Tensor", f"aten.{name}.Scalar", common=True,
-              round_numbers=True)(apply)  # fmt: skip
+    pointwise(f"aten.{name}.Tensor", f"aten.{name}.Scalar", common=True)(apply)
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):

@@ -20,6 +20,7 @@ from torchweld.lower.value import Val
 class _Operand:
     tensor: Tensor
     as_is: bool  # load without any cast
+    wide: bool  # no rounding to the common dtype
 
 
 def lower_pointwise(b: Builder, rule: Rule, op: OpOverload,
@@ -35,8 +36,8 @@ def lower_pointwise(b: Builder, rule: Rule, op: OpOverload,
             continue
         x = bound[p.name]
         if isinstance(x, Tensor):
-            args.append(_Operand(x, n in rule.keep))
-        elif p.number and rule.round_numbers and isinstance(x, int | float):
+            args.append(_Operand(x, n in rule.keep, rule.wide and not x.shape))
+        elif (p.number or p.tensor) and not rule.wide and isinstance(x, int | float):
             args.append(representable(x, common))
         elif isinstance(x, complex):
             raise LoweringError("W203", "complex number")
@@ -61,14 +62,13 @@ def _common(rule: Rule, op: OpOverload, vals: dict[str, object]) -> DType:
 def load(a: _Operand, idx: Idx, common: DType) -> Val:
     """The operand at a broadcast index, in the compute type of `common`.
 
-    As in torch, an operand with dimensions takes the common dtype first (which may round); a
-    zero-dimensional float goes straight to the compute type.
+    As in torch it takes the common dtype first, which may round.
     """
     x = a.tensor.load(broadcast(idx, a.tensor.shape))
     if a.as_is:
         return x
     if not x.dtype.computed or not common.computed:
         raise LoweringError("W203", f"arithmetic on {x.dtype.value}")
-    if not (x.dtype.is_float and not a.tensor.shape):
+    if not (x.dtype.is_float and a.wide):
         x = x.to(common)
     return x.to(common.compute)

@@ -30,15 +30,15 @@ class Rule:
 
     common: pointwise, compute in the operands' common dtype instead of the output's.
     keep: pointwise, positions of operands that are loaded as they are (conditions).
-    round_numbers: pointwise, numbers are rounded to the common dtype first, as torch does where it
-        turns them into tensors.
+    wide: pointwise, numbers and zero-dimensional tensors are not rounded to the common dtype before
+        they meet the compute type (measured against eager for bf16 and f16, torch 2.13).
     """
 
     kind: str
     function: Callable[..., Any]
     common: bool = False
     keep: tuple[int, ...] = ()
-    round_numbers: bool = False
+    wide: bool = False
 
 
 LOWERINGS: Registry[str, Rule] = Registry("lowerings")
@@ -51,8 +51,8 @@ _RENAMED = {"self": "x", "input": "x"}
 
 
 def pointwise(*ops: str, common: bool = False, keep: tuple[int, ...] = (),
-              round_numbers: bool = False) -> Callable[[F], F]:  # fmt: skip
-    return _register(ops, "pointwise", common, keep, round_numbers)
+              wide: bool = False) -> Callable[[F], F]:  # fmt: skip
+    return _register(ops, "pointwise", common, keep, wide)
 
 
 def view(*ops: str) -> Callable[[F], F]:
@@ -68,10 +68,10 @@ def lowering(*ops: str) -> Callable[[F], F]:
 
 
 def _register(ops: tuple[str, ...], kind: str, common: bool = False, keep: tuple[int, ...] = (),
-              round_numbers: bool = False) -> Callable[[F], F]:  # fmt: skip
+              wide: bool = False) -> Callable[[F], F]:  # fmt: skip
     def decorate(f: F) -> F:
         for op in ops:
-            LOWERINGS.add(op, Rule(kind, f, common, keep, round_numbers))
+            LOWERINGS.add(op, Rule(kind, f, common, keep, wide))
         return f
 
     return decorate

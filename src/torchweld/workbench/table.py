@@ -24,7 +24,7 @@ def cells(name: str, result: Row) -> list[str]:
         _number(result.get("spread"), ".0f", 100.0) + "%",
         _number(speedup, ".2f") + "x",
         _number(result.get("gb_per_s"), ".1f"),
-        _number(result.get("kernels"), "d"),
+        _number(result.get("kernels"), ".0f"),
         _number(result.get("first_s"), ".2f"),
         _number(result.get("peak_bytes"), ",.0f", 1 / 2**20),
         _number(result.get("difference"), ".1e"),

@@ -16,7 +16,8 @@ from torchweld.capture.attrs import (
     vars_of,
 )
 from torchweld.capture.attrs_write import del_attr, set_attr
-from torchweld.capture.functions import polyfills
+from torchweld.capture import polyfills
+from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, set_item
 from torchweld.capture.ops import (
     BINARY,
@@ -28,7 +29,6 @@ from torchweld.capture.ops import (
     length,
     payload,
     real_call,
-    same,
     truth,
     unary,
     user_method,
@@ -78,7 +78,7 @@ def polyfill(name: Any, fn: types.FunctionType) -> None:
 @function(len)
 def len_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     (x,) = args
-    hook = user_method(x, "__len__")
+    hook = user_method(cap, x, "__len__")
     if hook is not None:
         cap.call(Const(hook), [x], {}, cont)
         return
@@ -211,7 +211,8 @@ def callable_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
 @function(iter)
 def iter_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if len(args) != 1:
-        raise refuse("W107", "iter() with a sentinel", cap.loc())
+        cap.call(Const(polyfills.until), args, {}, cont)
+        return
     get_iter(cap, args[0], cont)
 
 
@@ -232,7 +233,7 @@ def id_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 @function(hash)
 def hash_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    hook = user_method(args[0], "__hash__")
+    hook = user_method(cap, args[0], "__hash__")
     if hook is not None:
         cap.call(Const(hook), args, {}, cont)
         return
@@ -273,7 +274,7 @@ def _tensor_or_real(cap: Capture, real: Any, on_tensor: Any, args: Args, kwargs:
     if any(isinstance(a, TensorValue) for a in args):
         cap.deliver(cap.builder.call("call_function", on_tensor, args, kwargs, cap.loc()), cont)
         return
-    hook = user_method(args[0], f"__{real.__name__}__")
+    hook = user_method(cap, args[0], f"__{real.__name__}__")
     if hook is not None:
         cap.call(Const(hook), args, kwargs, cont)
         return
@@ -349,7 +350,7 @@ def _number(kind: type, special: str) -> CallHandler:
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         if args and isinstance(args[0], TensorValue):
             raise refuse("W102", f"{kind.__name__}() of a Tensor", cap.loc())
-        hook = user_method(args[0], special) if args else None
+        hook = user_method(cap, args[0], special) if args else None
         if hook is not None:
             cap.call(Const(hook), args, {}, cont)
             return
@@ -465,12 +466,12 @@ def truth_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 @function(operator.is_)
 def is_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(boolean(same(args[0], args[1])), cont)
+    cap.deliver(boolean(same(cap, args[0], args[1])), cont)
 
 
 @function(operator.is_not)
 def is_not(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(boolean(not same(args[0], args[1])), cont)
+    cap.deliver(boolean(not same(cap, args[0], args[1])), cont)
 
 
 for _name, _polyfill in (

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from torchweld.capture.functions import polyfills
-from torchweld.capture.items import del_item, dict_set, get_item, list_of, plain_iterator, set_item
-from torchweld.capture.ops import contains, equal, filed_key, keys_of, length, payload, user_method
+from torchweld.capture import polyfills
+from torchweld.capture.items import key_error, del_item, dict_set, get_item, list_of, plain_iterator, set_item
+from torchweld.capture.ops import NeedsUserCode, changed, contains, equal, filed_key, keys_of, length, payload, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import METHODS, klass, method
@@ -41,7 +41,7 @@ def collect(cap: Capture, x: Value, cont: Any) -> None:
     if isinstance(box, ListValue | TupleValue):
         cont(list(cap.force_items(box.items)))
         return
-    if not isinstance(x, GeneratorValue) and user_method(x, "__iter__") is None:
+    if not isinstance(x, GeneratorValue) and user_method(cap, x, "__iter__") is None:
         iterator = plain_iterator(cap, box)
         if iterator is not None:
             out = []
@@ -93,7 +93,7 @@ def _make_set(kind: type) -> Any:
 
         def fill(items: list[Value]) -> None:
             for item in items:
-                out.items.setdefault(filed_key(item), item)
+                out.items.setdefault(filed_key(cap, item), item)
             cap.deliver(out, cont)
 
         collect(cap, args[0], fill)
@@ -137,7 +137,7 @@ def _none(cap: Capture, cont: Cont | None) -> None:
 def list_append(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _list(cap, args[0])
     box.items.append(args[1])
-    cap.mark(box)
+    changed(cap, box)
     _none(cap, cont)
 
 
@@ -147,7 +147,7 @@ def list_extend(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
 
     def fill(items: list[Value]) -> None:
         box.items.extend(items)
-        cap.mark(box)
+        changed(cap, box)
         _none(cap, cont)
 
     collect(cap, args[1], fill)
@@ -156,8 +156,11 @@ def list_extend(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
 @method(list, "insert")
 def list_insert(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _list(cap, args[0])
-    box.items.insert(constant(args[1]), args[2])
-    cap.mark(box)
+    try:
+        box.items.insert(constant(args[1]), args[2])
+    except NotConstant:
+        raise refuse("W102", "insert at an index that is not constant", cap.loc()) from None
+    changed(cap, box)
     _none(cap, cont)
 
 
@@ -166,9 +169,11 @@ def list_pop(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
     box = _list(cap, args[0])
     try:
         item = box.items.pop(constant(args[1]) if len(args) > 1 else -1)
-    except IndexError as error:
-        raise raised(IndexError, *error.args) from None
-    cap.mark(box)
+    except (IndexError, TypeError) as error:
+        raise raised(type(error), *error.args) from None
+    except NotConstant:
+        raise refuse("W102", "pop at an index that is not constant", cap.loc()) from None
+    changed(cap, box)
     cap.deliver(cap.force(item), cont)
 
 
@@ -176,7 +181,7 @@ def list_pop(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
 def list_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _list(cap, args[0])
     box.items.clear()
-    cap.mark(box)
+    changed(cap, box)
     _none(cap, cont)
 
 
@@ -184,17 +189,23 @@ def list_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> N
 def list_reverse(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _list(cap, args[0])
     box.items.reverse()
-    cap.mark(box)
+    changed(cap, box)
     _none(cap, cont)
 
 
 @method(list, "remove")
 def list_remove(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _list(cap, args[0])
-    at = _index(cap, box, args[1])
-    del box.items[at]
-    cap.mark(box)
-    _none(cap, cont)
+
+    def drop(at: Value) -> None:
+        assert isinstance(at, Const)
+        if at.obj is None:
+            raise raised(ValueError, "list.remove(x): x not in list")
+        del box.items[at.obj]
+        changed(cap, box)
+        _none(cap, cont)
+
+    _find(cap, box, args[1:2], drop)
 
 
 @method(list, "sort")
@@ -204,10 +215,21 @@ def list_sort(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     def replace(made: Value) -> None:
         assert isinstance(made, ListValue)
         box.items[:] = made.items
-        cap.mark(box)
+        changed(cap, box)
         _none(cap, cont)
 
     cap.call(Const(polyfills.sorted_), [ListValue(list(box.items))], kwargs, replace)
+
+
+@method(list, "__imul__")
+def list_imul(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _list(cap, args[0])
+    try:
+        box.items *= constant(args[1])
+    except (NotConstant, TypeError):
+        raise refuse("W107", "a list times something that is no number", cap.loc()) from None
+    changed(cap, box)
+    _none(cap, cont)
 
 
 @method(list, "copy")
@@ -215,22 +237,50 @@ def list_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     cap.deliver(ListValue(list(_list(cap, args[0]).items)), cont)
 
 
-@method((list, tuple), "index")
+@method((list, tuple, collections.deque), "index")
 def sequence_index(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(Const(_index(cap, payload(args[0]), args[1])), cont)
+    box = payload(args[0])
+
+    def found(at: Value) -> None:
+        assert isinstance(at, Const)
+        if at.obj is None:
+            text = "tuple.index(x): x not in tuple"
+            if not isinstance(box, TupleValue):
+                try:
+                    text = f"{constant(args[1])!r} is not in {box.cls().__name__}"
+                except NotConstant:
+                    raise refuse("W107", "text of an object", cap.loc()) from None
+            raise raised(ValueError, text)
+        cap.deliver(at, cont)
+
+    _find(cap, box, args[1:], found)
 
 
-def _index(cap: Capture, box: Value, item: Value) -> int:
-    for i, x in enumerate(list_of(cap, box)):
-        if x is item or equal(cap, x, item):
-            return i
-    raise raised(ValueError, f"item is not in {box.cls().__name__}")
+def _find(cap: Capture, box: Value, args: Args, cont: Cont) -> None:
+    """The index of args[0] in a sequence (from args[1] to args[2]) or None, given to `cont`."""
+    items = list_of(cap, box)
+    bounds = slice(*(constant(a) for a in args[1:])) if len(args) == 3 else slice(
+        constant(args[1]) if len(args) > 1 else 0, None)  # fmt: skip
+    try:
+        for i in range(*bounds.indices(len(items))):
+            if items[i] is args[0] or equal(cap, items[i], args[0]):
+                cont(Const(i))
+                return
+    except NeedsUserCode:
+        cap.call(Const(polyfills.index_), [box, *args], {}, cont)
+        return
+    cont(Const(None))
 
 
-@method((list, tuple), "count")
+@method((list, tuple, collections.deque), "count")
 def sequence_count(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     items = list_of(cap, args[0])
-    cap.deliver(Const(sum(x is args[1] or equal(cap, x, args[1]) for x in items)), cont)
+    try:
+        n = sum(x is args[1] or equal(cap, x, args[1]) for x in items)
+    except NeedsUserCode:
+        cap.call(Const(polyfills.count_of), args, {}, cont)
+        return
+    cap.deliver(Const(n), cont)
 
 
 @method(torch.Size, "numel")
@@ -268,7 +318,8 @@ def contains_method(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None)
 @method((list, tuple, set, frozenset, *DICTS), "__iter__")
 def iter_method(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     made = plain_iterator(cap, payload(args[0]))
-    assert made is not None
+    if made is None:
+        raise refuse("W107", f"iteration over {args[0].cls().__name__}", cap.loc())
     cap.deliver(made, cont)
 
 
@@ -279,7 +330,8 @@ def container_init(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) 
     if len(args) == 1 and not kwargs:
         _none(cap, cont)
         return
-    METHODS[(list if isinstance(box, ListValue) else dict, name)](cap, [box, *args[1:]], kwargs, cont)
+    owner = list if isinstance(box, ListValue) else dict if isinstance(box, DictValue) else set
+    METHODS[(owner, name)](cap, [box, *args[1:]], kwargs, cont)
 
 
 @method(list, "__payload__")
@@ -299,7 +351,7 @@ def _dict(x: Value) -> DictValue:
 
 @method(DICTS, "get")
 def dict_get(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    found = read_key(cap, _dict(args[0]), filed_key(args[1]))
+    found = read_key(cap, _dict(args[0]), filed_key(cap, args[1]))
     default = args[2] if len(args) > 2 else kwargs.get("default", Const(None))
     cap.deliver(default if found is None else found, cont)
 
@@ -307,21 +359,21 @@ def dict_get(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
 @method(DICTS, "pop")
 def dict_pop(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _dict(args[0])
-    found = read_key(cap, box, filed_key(args[1]))
+    found = read_key(cap, box, filed_key(cap, args[1]))
     if found is not None:
         del_item(cap, box, args[1])
         cap.deliver(found, cont)
         return
     default = args[2] if len(args) > 2 else kwargs.get("default")
     if default is None:
-        raise raised(KeyError, filed_key(args[1]))
+        raise key_error(args[1])
     cap.deliver(default, cont)
 
 
 @method(DICTS, "setdefault")
 def dict_setdefault(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _dict(args[0])
-    found = read_key(cap, box, filed_key(args[1]))
+    found = read_key(cap, box, filed_key(cap, args[1]))
     if found is None:
         found = args[2] if len(args) > 2 else Const(None)
         dict_set(cap, box, args[1], found)
@@ -357,7 +409,7 @@ def dict_update(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
         for key in list(other.items):
             dict_set(cap, box, other.keys[key], cap.force(other.items[key]))
         named(None)
-    elif isinstance(other, InstanceValue) and user_method(other, "keys") is not None:
+    elif isinstance(other, InstanceValue) and user_method(cap, other, "keys") is not None:
         cap.call(Const(polyfills.dict_update_mapping), [box, other], {}, named)
     else:
         cap.call(Const(polyfills.dict_update), [box, other], {}, named)
@@ -369,7 +421,7 @@ def dict_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> N
     complete(cap, box)
     box.items.clear()
     box.keys.clear()
-    cap.mark(box)
+    changed(cap, box)
     _none(cap, cont)
 
 
@@ -401,9 +453,9 @@ def dict_popitem(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
 def move_to_end(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _dict(args[0])
     complete(cap, box)
-    filed = filed_key(args[1])
+    filed = filed_key(cap, args[1])
     if filed not in box.items:
-        raise raised(KeyError, filed)
+        raise key_error(args[1])
     last = constant(args[2]) if len(args) > 2 else constant(kwargs.get("last", Const(True)))
     slot = box.items.pop(filed)
     if last:
@@ -413,13 +465,23 @@ def move_to_end(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
         box.items.clear()
         box.items[filed] = slot
         box.items.update(rest)
-    cap.mark(box)
+    changed(cap, box)
     _none(cap, cont)
 
 
 @method(DICTS, "fromkeys")
 def dict_fromkeys(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.call(Const(polyfills.dict_fromkeys), args[1:], kwargs, cont)
+    kind = args[0]
+    if not isinstance(kind, Const) or kind.obj not in DICTS:
+        raise refuse("W107", "fromkeys of a subclass of dict", cap.loc())
+
+    def fill(keys: list[Value]) -> None:
+        out = DictValue(kind.obj)
+        for key in keys:
+            dict_set(cap, out, key, args[2] if len(args) > 2 else Const(None))
+        cap.deliver(out, cont)
+
+    collect(cap, args[1], fill)
 
 
 # ------------------------------------------------------------------------- sets
@@ -436,7 +498,7 @@ def _elements(cap: Capture, x: Value, cont: Any) -> None:
     def fill(items: list[Value]) -> None:
         out: dict[object, Value] = {}
         for item in items:
-            out.setdefault(filed_key(item), item)
+            out.setdefault(filed_key(cap, item), item)
         cont(out)
 
     collect(cap, x, fill)
@@ -459,12 +521,11 @@ def _combined(name: str, in_place: bool) -> Any:
             if rest:
                 _elements(cap, rest[0], lambda other: go(combine(current, other), rest[1:]))
                 return
-            target = args[0] if in_place else SetValue(_result_kind(args[0]))
-            assert isinstance(target, SetValue)
+            target = _set(cap, args[0]) if in_place else SetValue(_result_kind(args[0]))
             target.items.clear()
             target.items.update(current)
             if in_place:
-                cap.mark(target)
+                changed(cap, target)
             cap.deliver(Const(None) if in_place else target, cont)
 
         _elements(cap, args[0], lambda first: go(first, args[1:]))
@@ -484,37 +545,51 @@ for _op, _into in (("union", "update"), ("intersection", "intersection_update"),
     method(set, _into)(_combined(_op, in_place=True))
 
 
+def _set(cap: Capture, x: Value) -> SetValue:
+    if not isinstance(x, SetValue):
+        raise refuse("W107", f"a set method of {x.cls().__name__}", cap.loc())
+    return x
+
+
 @method(set, "add")
 def set_add(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    box = args[0]
-    assert isinstance(box, SetValue)
-    box.items.setdefault(filed_key(args[1]), args[1])
-    cap.mark(box)
+    box = _set(cap, args[0])
+    box.items.setdefault(filed_key(cap, args[1]), args[1])
+    changed(cap, box)
     _none(cap, cont)
 
 
-@method(set, "discard", "remove")
+@method(set, "remove")
+def set_remove(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if filed_key(cap, args[1]) not in _set(cap, args[0]).items:
+        raise key_error(args[1])
+    set_discard(cap, args, kwargs, cont)
+
+
+@method(set, "pop")
+def set_pop(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W107", "pop of a set: its order is not known", cap.loc())
+
+
+@method(set, "discard")
 def set_discard(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    box = args[0]
-    assert isinstance(box, SetValue)
-    box.items.pop(filed_key(args[1]), None)
-    cap.mark(box)
+    box = _set(cap, args[0])
+    box.items.pop(filed_key(cap, args[1]), None)
+    changed(cap, box)
     _none(cap, cont)
 
 
 @method(set, "clear")
 def set_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    box = args[0]
-    assert isinstance(box, SetValue)
+    box = _set(cap, args[0])
     box.items.clear()
-    cap.mark(box)
+    changed(cap, box)
     _none(cap, cont)
 
 
 @method((set, frozenset), "copy")
 def set_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    box = args[0]
-    assert isinstance(box, SetValue)
+    box = _set(cap, args[0])
     out = SetValue(box.kind)
     out.items.update(box.items)
     cap.deliver(out, cont)
@@ -531,31 +606,3 @@ def _relation(test: Any) -> Any:
 method((set, frozenset), "issubset")(_relation(lambda a, b: a <= b))
 method((set, frozenset), "issuperset")(_relation(lambda a, b: a >= b))
 method((set, frozenset), "isdisjoint")(_relation(lambda a, b: not (a & b)))
-
-
-# ------------------------------------------------------------------------ texts
-@method(str, "join")
-def str_join(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    def joined(items: list[Value]) -> None:
-        try:
-            cap.deliver(Const(constant(args[0]).join(constant(i) for i in items)), cont)
-        except NotConstant:
-            raise refuse("W107", "join of texts that are not constant", cap.loc()) from None
-        except TypeError as error:
-            raise raised(TypeError, *error.args) from None
-
-    collect(cap, args[1], joined)
-
-
-@method(str, "format")
-def str_format(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    if any(isinstance(a, TensorValue) for a in (*args, *kwargs.values())):
-        raise refuse("W102", "a Tensor is formatted as text", cap.loc())
-    try:
-        named = {k: constant(cap.unwrap(v)) for k, v in kwargs.items()}
-        text = constant(args[0]).format(*(constant(cap.unwrap(a)) for a in args[1:]), **named)
-    except NotConstant:
-        raise refuse("W107", "format of values that are not constant", cap.loc()) from None
-    cap.deliver(Const(text), cont)
-
-

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
-from torchweld.capture.functions import polyfills
+from torchweld.capture import polyfills
 from torchweld.capture.functions.builtin import polyfill
-from torchweld.capture.items import resume
+from torchweld.capture.items import has_open_block, resume, throw
 from torchweld.capture.ops import payload, user_method
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.tables import CLASSES, klass, method
 from torchweld.capture.values.base import (
     Const,
     DictValue,
     GeneratorValue,
+    InstanceValue,
     IteratorValue,
+    TupleValue,
     Value,
     ViewValue,
 )
@@ -44,10 +47,15 @@ for _kind, _fn in (
     (itertools.product, polyfills.product_), (itertools.count, polyfills.count_),
     (itertools.cycle, polyfills.cycle_), (itertools.starmap, polyfills.starmap_),
     (itertools.takewhile, polyfills.takewhile_), (itertools.dropwhile, polyfills.dropwhile_),
-    (itertools.groupby, polyfills.groupby_),
+    (itertools.groupby, polyfills.groupby_), (itertools.combinations, polyfills.combinations_),
+    (itertools.combinations_with_replacement, polyfills.combinations_with_replacement_),
+    (itertools.permutations, polyfills.permutations_), (itertools.compress, polyfills.compress_),
+    (itertools.filterfalse, polyfills.filterfalse_),
 ):  # fmt: skip
     _class_polyfill(_kind, _fn)
 polyfill(functools.reduce, polyfills.reduce_)
+polyfill(itertools.tee, polyfills.tee_)
+polyfill(functools.cmp_to_key, polyfills.cmp_to_key_)
 
 
 @method(itertools.chain, "from_iterable")
@@ -66,7 +74,7 @@ def repeat(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 @klass(reversed)
 def reversed_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     (x,) = args
-    hook = user_method(x, "__reversed__")
+    hook = user_method(cap, x, "__reversed__")
     if hook is not None:
         cap.call(Const(hook), [x], {}, cont)
         return
@@ -83,10 +91,8 @@ def reversed_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
             value = cap.force(view.of.items[key])
             if view.what == "keys":
                 return view.of.keys[key]
-            return value
+            return value if view.what == "values" else TupleValue([view.of.keys[key], value])
 
-        if view.what == "items":
-            raise refuse("W107", "reversed(items())", cap.loc())
         cap.deliver(IteratorValue(step, reversed), cont)
         return
     cap.call(Const(polyfills.reversed_), [x], {}, cont)
@@ -100,19 +106,79 @@ def generator_send(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) 
 
 
 def _stop(result: Value) -> None:
-    raise raised(StopIteration)
+    """The end of a generator, for who drives it by hand."""
+    none = isinstance(result, Const) and result.obj is None
+    exc = new_exception(StopIteration)
+    exc.attrs["args"] = TupleValue([] if none else [result])
+    raise Raised(exc)
+
+
+def new_exception(kind: type[BaseException]) -> InstanceValue:
+    exc = InstanceValue(kind)
+    exc.attrs["args"] = TupleValue([])
+    return exc
 
 
 @method(type(i for i in ()), "close")
 def generator_close(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     gen = args[0]
     assert isinstance(gen, GeneratorValue)
-    if gen.frame.code.protected and not gen.finished:
-        raise refuse("W107", "close of a generator with open blocks", cap.loc())
-    gen.finished = True
-    cap.deliver(Const(None), cont)
+    if gen.finished or not has_open_block(gen):
+        gen.finished = True
+        cap.deliver(Const(None), cont)
+        return
+
+    def yielded(_: Value) -> None:
+        raise raised(RuntimeError, "generator ignored GeneratorExit")
+
+    def on_raise(exc: Value) -> bool:
+        if not issubclass(exc.cls(), GeneratorExit | StopIteration):
+            return False
+        cap.deliver(Const(None), cont)
+        return True
+
+    _throw_caught(cap, gen, new_exception(GeneratorExit), yielded,
+                  lambda _: cap.deliver(Const(None), cont), on_raise)  # fmt: skip
+
+
+def _throw_caught(cap: Capture, gen: GeneratorValue, exc: Value, yielded: Cont, finished: Cont,
+                  on_raise: Callable[[Value], bool]) -> None:  # fmt: skip
+    """throw(), with a say about what comes out of the generator."""
+    depth = len(cap.frames)
+    try:
+        throw(cap, gen, exc, yielded, finished)
+    except Raised as error:
+        if len(cap.frames) <= depth:
+            if not on_raise(error.value):
+                raise
+            return
+        _ask_first(gen, on_raise)
+        raise
+    else:
+        _ask_first(gen, on_raise)
+
+
+def _ask_first(gen: GeneratorValue, on_raise: Callable[[Value], bool]) -> None:
+    before = gen.frame.on_raise
+
+    def both(exc: Value) -> bool:
+        return (before is not None and before(exc)) or on_raise(exc)
+
+    gen.frame.on_raise = both
 
 
 @method(type(i for i in ()), "throw")
 def generator_throw(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    raise refuse("W107", "throw into a generator", cap.loc())
+    gen, given = args[0], args[1]
+    assert isinstance(gen, GeneratorValue)
+    if isinstance(given, Const) and isinstance(given.obj, type):
+        value = args[2] if len(args) > 2 else None
+        if value is None or (isinstance(value, Const) and value.obj is None):
+            cap.call(given, [], {}, lambda made: _throw_into(cap, gen, made, cont))
+            return
+        given = value
+    _throw_into(cap, gen, given, cont)
+
+
+def _throw_into(cap: Capture, gen: GeneratorValue, exc: Value, cont: Cont | None) -> None:
+    throw(cap, gen, exc, lambda v: cap.deliver(v, cont), _stop)

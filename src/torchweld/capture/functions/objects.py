@@ -10,12 +10,11 @@ import torch
 from torchweld.capture.attrs import (
     class_attr,
     generic_attr,
-    mro_lookup,
 )
-from torchweld.capture.attrs_write import del_attr, generic_set
+from torchweld.capture.attrs_write import generic_del, generic_set
 from torchweld.capture.calls import construct, new_instance
 from torchweld.capture.functions.builtin import text_of
-from torchweld.capture.ops import same
+from torchweld.capture.identity import same
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.tables import FUNCTIONS, function, method
@@ -76,34 +75,20 @@ def object_setattr(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) 
 
 @method(object, "__delattr__")
 def object_delattr(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    obj = args[0]
-    if mro_lookup(obj.cls(), "__delattr__") is not object.__delattr__:
-        raise refuse("W106", "object.__delattr__ called by a user-written __delattr__", cap.loc())
-    del_attr(cap, obj, text_of(cap, args[1]))
-    cap.deliver(Const(None), cont)
+    obj, name = args[0], text_of(cap, args[1])
+    if not isinstance(obj, InstanceValue):
+        raise refuse("W106", f"del of attribute {name} of {obj.cls().__name__}", cap.loc())
+    generic_del(cap, obj, name, lambda _: cap.deliver(Const(None), cont))
 
 
 @method(object, "__eq__")
 def object_eq(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(boolean(True) if same(args[0], args[1]) else Const(NotImplemented), cont)
+    cap.deliver(boolean(True) if same(cap, args[0], args[1]) else Const(NotImplemented), cont)
 
 
 @method(object, "__ne__")
 def object_ne(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(boolean(False) if same(args[0], args[1]) else Const(NotImplemented), cont)
-
-
-@method(BaseException, "__init__")
-def exception_init(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    exc = args[0]
-    assert isinstance(exc, InstanceValue)
-    exc.attrs["args"] = TupleValue(list(args[1:]))
-    cap.deliver(Const(None), cont)
-
-
-@method(BaseException, "with_traceback")
-def with_traceback(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(args[0], cont)
+    cap.deliver(boolean(False) if same(cap, args[0], args[1]) else Const(NotImplemented), cont)
 
 
 def _descriptor_get(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from torchweld.capture.items import dict_set, list_of
-from torchweld.capture.ops import payload
+from collections.abc import Callable
+
+from torchweld.capture import polyfills
+from torchweld.capture.functions.containers import collect
+from torchweld.capture.items import dict_set, iterable, list_of
+from torchweld.capture.ops import filed_key, payload
 from torchweld.capture.session import Capture
-from torchweld.capture.state import VFrame, raised, refuse
+from torchweld.capture.state import VFrame, raised
 from torchweld.capture.strings import format_value
 from torchweld.capture.tables import METHODS, opcode
 from torchweld.capture.values.base import (
     Const,
     DictValue,
-    GeneratorValue,
-    InstanceValue,
     ListValue,
     SetValue,
+    TensorValue,
     TupleValue,
     Value,
     constant,
-    hash_key,
 )
+from torchweld.capture.wrap import complete
 from torchweld.frame.instr import Instr
 
 
@@ -37,15 +40,12 @@ def build_list(cap: Capture, f: VFrame, i: Instr) -> None:
 def build_set(cap: Capture, f: VFrame, i: Instr) -> None:
     out = SetValue()
     for item in f.popn(i.arg):
-        _set_add(out, item)
+        _set_add(cap, out, item)
     f.stack.append(out)
 
 
-def _set_add(box: SetValue, item: Value) -> None:
-    try:
-        box.items.setdefault(hash_key(item), item)
-    except TypeError as error:
-        raise raised(TypeError, *error.args) from None
+def _set_add(cap: Capture, box: SetValue, item: Value) -> None:
+    box.items.setdefault(filed_key(cap, item), item)
 
 
 @opcode("BUILD_MAP")
@@ -96,7 +96,7 @@ def set_add(cap: Capture, f: VFrame, i: Instr) -> None:
     item = f.stack.pop()
     box = f.stack[-i.arg]
     assert isinstance(box, SetValue)
-    _set_add(box, item)
+    _set_add(cap, box, item)
 
 
 @opcode("MAP_ADD")
@@ -132,6 +132,15 @@ def dict_update(cap: Capture, f: VFrame, i: Instr) -> None:
 def dict_merge(cap: Capture, f: VFrame, i: Instr) -> None:
     item = f.stack.pop()
     box = f.stack[-i.arg]
+    assert isinstance(box, DictValue)
+    named = payload(item)
+    if isinstance(named, DictValue):
+        complete(cap, named)
+        for key in named.items:
+            if key in box.items:
+                name = getattr(f.stack[-i.arg - 2], "name", "function")
+                raise raised(TypeError, f"{name}() got multiple values for keyword argument "
+                                        f"'{key}'")  # fmt: skip
     METHODS[(dict, "update")](cap, [box, item], {}, lambda _: None)
 
 
@@ -144,26 +153,40 @@ def list_to_tuple(cap: Capture, f: VFrame, i: Instr) -> None:
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(cap: Capture, f: VFrame, i: Instr) -> None:
-    items = _unpackable(cap, f.stack.pop())
-    if len(items) != i.arg:
-        what = "not enough" if len(items) < i.arg else "too many"
-        raise raised(ValueError, f"{what} values to unpack (expected {i.arg})")
-    f.stack.extend(reversed(items))
+    n = i.arg
 
+    def push(items: list[Value]) -> None:
+        if len(items) < n:
+            raise raised(ValueError, f"not enough values to unpack (expected {n}, got {len(items)})")
+        if len(items) > n:
+            raise raised(ValueError, f"too many values to unpack (expected {n})")
+        f.stack.extend(reversed(items))
 
-def _unpackable(cap: Capture, x: Value) -> list[Value]:
-    if isinstance(x, GeneratorValue) or (isinstance(x, InstanceValue) and payload(x) is x):
-        raise refuse("W107", f"unpacking of {x.cls().__name__}", cap.loc())
-    return list_of(cap, x)
+    _unpack(cap, f.stack.pop(), n + 1, push)
 
 
 @opcode("UNPACK_EX")
 def unpack_ex(cap: Capture, f: VFrame, i: Instr) -> None:
     before, after = i.arg
-    items = _unpackable(cap, f.stack.pop())
-    if len(items) < before + after:
-        raise raised(ValueError, f"not enough values to unpack (expected at least {before + after})")
-    end = len(items) - after
-    f.stack.extend(reversed(items[end:]))
-    f.stack.append(ListValue(list(items[before:end])))
-    f.stack.extend(reversed(items[:before]))
+
+    def push(items: list[Value]) -> None:
+        if len(items) < before + after:
+            raise raised(ValueError, f"not enough values to unpack (expected at least "
+                                     f"{before + after}, got {len(items)})")  # fmt: skip
+        end = len(items) - after
+        f.stack.extend(reversed(items[end:]))
+        f.stack.append(ListValue(list(items[before:end])))
+        f.stack.extend(reversed(items[:before]))
+
+    _unpack(cap, f.stack.pop(), None, push)
+
+
+def _unpack(cap: Capture, x: Value, limit: int | None, push: Callable[[list[Value]], None]) -> None:
+    """The items of what is unpacked; no more than `limit` of what has no length."""
+    if not iterable(cap, x):
+        raise raised(TypeError, f"cannot unpack non-iterable {x.cls().__name__} object")
+    if limit is None or isinstance(payload(x), ListValue | TupleValue | DictValue | TensorValue):
+        collect(cap, x, push)
+    else:
+        cap.call(Const(polyfills.first_items), [x, Const(limit)], {}, lambda made: push(
+            list_of(cap, made)))  # fmt: skip

@@ -6,7 +6,8 @@ import importlib.util
 import sys
 import types
 
-from torchweld.capture.items import list_of
+from torchweld.capture.functions.containers import collect
+from torchweld.capture.items import dict_set, iterable
 from torchweld.capture.ops import payload
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame, raised, refuse
@@ -36,7 +37,7 @@ def call_op(cap: Capture, f: VFrame, i: Instr) -> None:
 @opcode("CALL_EX")
 def call_ex(cap: Capture, f: VFrame, i: Instr) -> None:
     named = payload(f.stack.pop()) if i.arg else None
-    args = list_of(cap, f.stack.pop())
+    given = f.stack.pop()
     fn = f.stack.pop()
     kwargs: dict[str, Value] = {}
     if named is not None:
@@ -47,7 +48,9 @@ def call_ex(cap: Capture, f: VFrame, i: Instr) -> None:
             if not isinstance(key, str):
                 raise raised(TypeError, "keywords must be strings")
             named.items[key] = kwargs[key] = cap.force(named.items[key])
-    cap.call(fn, args, kwargs)
+    if not iterable(cap, given):
+        raise raised(TypeError, f"Value after * must be an iterable, not {given.cls().__name__}")
+    collect(cap, given, lambda args: cap.call(fn, args, kwargs))
 
 
 @opcode("MAKE_FUNCTION")
@@ -58,12 +61,13 @@ def make_function(cap: Capture, f: VFrame, i: Instr) -> None:
     closure: tuple[CellValue, ...] = ()
     defaults: list[Value] = []
     kwdefaults: dict[str, Value] = {}
+    annotations: Value | None = None
     if "closure" in i.arg:
         cells = f.stack.pop()
         assert isinstance(cells, TupleValue)
         closure = tuple(cells.items)  # type: ignore[arg-type]
     if "annotations" in i.arg:
-        f.stack.pop()
+        annotations = f.stack.pop()
     if "kwdefaults" in i.arg:
         named = f.stack.pop()
         assert isinstance(named, DictValue)
@@ -72,7 +76,21 @@ def make_function(cap: Capture, f: VFrame, i: Instr) -> None:
         given = f.stack.pop()
         assert isinstance(given, TupleValue)
         defaults = list(cap.force_items(given.items))
-    f.stack.append(FunctionValue(code.obj, Const(f.globals), closure, defaults, kwdefaults))
+    made = FunctionValue(code.obj, Const(f.globals), closure, defaults, kwdefaults)
+    if annotations is not None:
+        made.attrs["__annotations__"] = _annotations(cap, annotations)
+    f.stack.append(made)
+
+
+def _annotations(cap: Capture, given: Value) -> Value:
+    """The dict behind a tuple of names and annotations."""
+    if not isinstance(given, TupleValue):
+        return given
+    out = DictValue(dict)
+    items = cap.force_items(given.items)
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        dict_set(cap, out, key, value)
+    return out
 
 
 @opcode("SET_FUNCTION_ATTRIBUTE")
@@ -85,6 +103,8 @@ def set_function_attribute(cap: Capture, f: VFrame, i: Instr) -> None:
         fn.defaults = list(cap.force_items(value.items))
     elif i.arg == "kwdefaults" and isinstance(value, DictValue):
         fn.kwdefaults = {str(k): cap.force(v) for k, v in value.items.items()}
+    elif i.arg == "annotations":
+        fn.attrs["__annotations__"] = _annotations(cap, value)
     f.stack.append(fn)
 
 

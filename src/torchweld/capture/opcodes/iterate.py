@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from torchweld.capture.attrs import get_attr
 from torchweld.capture.items import get_iter, next_value, resume
 from torchweld.capture.session import Capture
-from torchweld.capture.state import VFrame, refuse
+from torchweld.capture.state import Raised, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
-from torchweld.capture.values.base import Const, GeneratorValue, IteratorValue, Value
+from torchweld.capture.values.base import Const, GeneratorValue, Value
 from torchweld.frame.instr import Instr
 
 
@@ -57,12 +58,24 @@ def send(cap: Capture, f: VFrame, i: Instr) -> None:
 
     if isinstance(it, GeneratorValue):
         resume(cap, it, sent, f.push, finished)
-    elif isinstance(it, IteratorValue):
+    elif isinstance(sent, Const) and sent.obj is None:
         next_value(cap, it, f.push, lambda: finished(Const(None)))
     else:
-        raise refuse("W107", f"yield from {it.cls().__name__}", cap.loc())
+        raise refuse("W107", f"send to {it.cls().__name__} by yield from", cap.loc())
+
+
+@opcode("CLEANUP_THROW")
+def cleanup_throw(cap: Capture, f: VFrame, i: Instr) -> None:
+    """Stack: iterator, last value, exception; a StopIteration is the result of `yield from`."""
+    exc = f.stack[-1]
+    if not issubclass(exc.cls(), StopIteration):
+        raise Raised(exc)
+    f.popn(3)
+    get_attr(cap, exc, "value", f.push)
 
 
 @opcode("STOPITERATION_ERROR")
 def stopiteration_error(cap: Capture, f: VFrame, i: Instr) -> None:
     """PEP 479 turns a StopIteration that leaves a generator into a RuntimeError."""
+    if issubclass(f.stack[-1].cls(), StopIteration):
+        f.stack[-1] = raised(RuntimeError, "generator raised StopIteration").value

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from torchweld.capture.identity import guard_changed
+from torchweld.capture.items import has_open_block
 from torchweld.capture.ops import truth
 from torchweld.capture.session import Capture
-from torchweld.capture.state import VFrame
+from torchweld.capture.state import VFrame, refuse
 from torchweld.capture.tables import opcode
-from torchweld.capture.values.base import Const, Value
+from torchweld.capture.values.base import Const, GeneratorValue, Value
 from torchweld.frame.instr import Instr
 
 
@@ -50,11 +52,21 @@ def pop_jump_if_not_none(cap: Capture, f: VFrame, i: Instr) -> None:
         _go(f, i)
 
 
+def _leave(cap: Capture) -> None:
+    """The captured frame is done: what Python would do now, and what must be guarded at the end."""
+    for made in cap.kept:
+        if isinstance(made, GeneratorValue) and has_open_block(made):
+            raise refuse("W109", f"the generator {made.frame.code.qualname} is left in a try or "
+                                 "with block", cap.loc())  # fmt: skip
+    guard_changed(cap)
+
+
 @opcode("RETURN_VALUE")
 def return_value(cap: Capture, f: VFrame, i: Instr) -> None:
     value = f.stack.pop()
     cap.frames.pop()
     if not cap.frames and f.on_return is None:
+        _leave(cap)
         cap.result = value
     else:
         cap.deliver(value, f.on_return)

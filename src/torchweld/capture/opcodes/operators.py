@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torchweld.capture.items import del_item, get_item, set_item
-from torchweld.capture.ops import binary, compare, contains, same, unary
+from torchweld.capture.identity import same
+from torchweld.capture.ops import binary, compare, contains, unary
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame
 from torchweld.capture.tables import opcode
@@ -39,7 +40,7 @@ def compare_op(cap: Capture, f: VFrame, i: Instr) -> None:
 @opcode("IS_OP")
 def is_op(cap: Capture, f: VFrame, i: Instr) -> None:
     a, b = f.popn(2)
-    f.stack.append(boolean(same(a, b) != bool(i.arg)))
+    f.stack.append(boolean(same(cap, a, b) != bool(i.arg)))
 
 
 @opcode("CONTAINS_OP")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
+from collections.abc import Callable
+
+from torchweld.capture.attrs import MISSING, mro_lookup, watch_class
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Raised, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
@@ -20,12 +22,14 @@ from torchweld.frame.instr import Instr
 
 def unwind(cap: Capture, exc: Value) -> bool:
     """Find the handler of an exception, frame by frame. False: it leaves the captured frame."""
+    _chain(cap, exc)
     while cap.frames:
         f = cap.frames[-1]
         at = f.ip - 1
         row = f.code.handler(at)
         if row is not None:
             del f.stack[row.depth :]
+            f.stack += [NONE] * (row.depth - len(f.stack))  # what a throw() leaves out
             if row.lasti:
                 f.stack.append(Const(at))
             f.stack.append(exc)
@@ -42,36 +46,57 @@ def unwind(cap: Capture, exc: Value) -> bool:
     return False
 
 
+def _chain(cap: Capture, exc: Value) -> None:
+    """Remember the exception that was being handled when this one was raised."""
+    handled = cap.handled[-1] if cap.handled else NONE
+    if isinstance(exc, InstanceValue) and handled is not NONE and handled is not exc:
+        exc.attrs.setdefault("__context__", handled)
+
+
 @opcode("RAISE")
 def raise_op(cap: Capture, f: VFrame, i: Instr) -> None:
     if i.arg == 0:
         if not cap.handled or cap.handled[-1] is NONE:
             raise raised(RuntimeError, "No active exception to reraise")
         raise Raised(cap.handled[-1])
-    if i.arg == 2:
-        f.stack.pop()  # __cause__ is not modelled: nothing captured can read it
+    cause = f.stack.pop() if i.arg == 2 else None
     exc = f.stack.pop()
+    _as_exception(cap, exc, lambda made: _throw(cap, made, cause))
+
+
+def _as_exception(cap: Capture, exc: Value, cont: Callable[[Value], None]) -> None:
+    """The exception object of `raise exc`: a class is called."""
     if isinstance(exc, Const) and isinstance(exc.obj, type) and issubclass(exc.obj, BaseException):
-        cap.call(exc, [], {}, _throw)
+        cap.call(exc, [], {}, cont)
         return
     if not issubclass(exc.cls(), BaseException):
         raise raised(TypeError, "exceptions must derive from BaseException")
-    raise Raised(exc)
+    cont(exc)
 
 
-def _throw(exc: Value) -> None:
-    raise Raised(exc)
+def _throw(cap: Capture, exc: Value, cause: Value | None) -> None:
+    if not isinstance(exc, InstanceValue):
+        raise refuse("W107", f"a {exc.cls().__name__} is raised", cap.loc())
+    handled = cap.handled[-1] if cap.handled else NONE
+    if handled is not exc:
+        exc.attrs["__context__"] = handled
+    if cause is None:
+        raise Raised(exc)
+    exc.attrs["__suppress_context__"] = boolean(True)
+    if isinstance(cause, Const) and cause.obj is None:
+        exc.attrs["__cause__"] = cause
+        raise Raised(exc)
+
+    def chained(made: Value) -> None:
+        exc.attrs["__cause__"] = made
+        raise Raised(exc)
+
+    _as_exception(cap, cause, chained)
 
 
 @opcode("RERAISE")
 def reraise(cap: Capture, f: VFrame, i: Instr) -> None:
-    exc = f.stack.pop()
-    if i.arg:
-        lasti = f.stack[-i.arg]
-        if isinstance(lasti, Const) and isinstance(lasti.obj, int):
-            # the handler of the place that raised first has been left already
-            f.ip = f.ip
-    raise Raised(exc)
+    raise Raised(f.stack.pop())
 
 
 @opcode("PUSH_EXC_INFO")
@@ -97,10 +122,9 @@ def check_exc_match(cap: Capture, f: VFrame, i: Instr) -> None:
 
 
 def _classes(cap: Capture, kinds: Value) -> list[type]:
-    if isinstance(kinds, Const) and isinstance(kinds.obj, type):
+    if isinstance(kinds, Const) and isinstance(kinds.obj, type) and issubclass(
+            kinds.obj, BaseException):  # fmt: skip
         return [kinds.obj]
-    if isinstance(kinds, Const) and isinstance(kinds.obj, tuple):
-        return list(kinds.obj)
     if isinstance(kinds, TupleValue):
         return [k for item in cap.force_items(kinds.items) for k in _classes(cap, item)]
     raise raised(TypeError, "catching classes that do not inherit from BaseException is not allowed")
@@ -109,19 +133,17 @@ def _classes(cap: Capture, kinds: Value) -> list[type]:
 @opcode("BEFORE_WITH")
 def before_with(cap: Capture, f: VFrame, i: Instr) -> None:
     manager = f.stack.pop()
+    kind = manager.cls()
+    watch_class(cap, kind)
+    enter, leave = mro_lookup(kind, "__enter__"), mro_lookup(kind, "__exit__")
+    if enter is MISSING or leave is MISSING:
+        missed = " (missed __exit__ method)" if enter is not MISSING else ""
+        raise raised(TypeError, f"'{kind.__name__}' object does not support the context manager "
+                                f"protocol{missed}")  # fmt: skip
     if not isinstance(manager, InstanceValue):
-        raise refuse("W107", f"with on {manager.cls().__name__}", cap.loc())
-    for name in ("__enter__", "__exit__"):
-        if mro_lookup(manager.klass, name) is MISSING:
-            raise raised(TypeError, f"'{manager.klass.__name__}' object does not support the "
-                                    "context manager protocol")  # fmt: skip
-
-    def enter(exit_: Value) -> None:
-        f.stack.append(exit_)
-        raw = mro_lookup(manager.klass, "__enter__")
-        cap.call(BoundValue(Const(raw), manager), [], {}, f.push)
-
-    get_attr(cap, manager, "__exit__", enter)
+        raise refuse("W107", f"with on {kind.__name__}", cap.loc())
+    f.stack.append(BoundValue(Const(leave), manager))
+    cap.call(BoundValue(Const(enter), manager), [], {}, f.push)
 
 
 @opcode("WITH_EXCEPT_START")

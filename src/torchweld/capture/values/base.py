@@ -7,6 +7,7 @@ says that the real object (if it has a source) must be brought up to date at the
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable
 from typing import Any
@@ -122,6 +123,21 @@ class ListValue(Mutable):
 
     def cls(self) -> type:
         return list
+
+
+class DequeValue(ListValue):
+    """A collections.deque. `as_list` is a plain list that shares its items."""
+
+    __slots__ = ("as_list", "maxlen")
+
+    def __init__(self, items: list[Slot], maxlen: int | None, source: Source | None = None,
+                 real: object = None) -> None:  # fmt: skip
+        super().__init__(items, source, real)
+        self.maxlen = maxlen
+        self.as_list = ListValue(self.items)
+
+    def cls(self) -> type:
+        return collections.deque
 
 
 class TupleValue(Value):
@@ -338,6 +354,9 @@ class GeneratorValue(Value):
         return types.GeneratorType
 
 
+_DICTS = (dict, collections.OrderedDict)
+
+
 class NotConstant(Exception):
     """The value is not known as a Python constant."""
 
@@ -350,10 +369,11 @@ def constant(x: Slot) -> Any:
         case TupleValue():
             items = [constant(i) for i in x.items]
             return tuple(items) if x.kind is tuple else _tuple_of(x.kind, items)
-        case ListValue():
+        case ListValue() if type(x) is ListValue:
             return [constant(i) for i in x.items]
-        case DictValue() if x.complete:
-            return {constant(x.keys[k]): constant(v) for k, v in x.items.items()}
+        case DictValue() if x.complete and x.kind in _DICTS:
+            found = {constant(x.keys[k]): constant(v) for k, v in x.items.items()}
+            return found if x.kind is dict else x.kind(found)
         case SetValue():
             return x.kind(constant(i) for i in x.items.values())
         case SliceValue():

@@ -61,3 +61,15 @@ for _copying, _view in (
     (aten.detach_copy.default, aten.alias.default),
 ):
     OWN.add(_copying, _view_then_copy(_view))
+
+
+@decomposes(aten.unsafe_split.Tensor)
+def unsafe_split(self: Tensor, split_size: int, dim: int = 0) -> Any:
+    """Plain views: nothing can write through them, and outputs get memory of their own."""
+    return aten.split.Tensor(self, split_size, dim)
+
+
+@decomposes(aten.unsafe_split_with_sizes.default)
+def unsafe_split_with_sizes(self: Tensor, split_sizes: list[int], dim: int = 0) -> Any:
+    """Plain views, as `unsafe_split`."""
+    return aten.split_with_sizes.default(self, split_sizes, dim)

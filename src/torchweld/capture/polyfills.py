@@ -285,14 +285,165 @@ def groupby_(iterable: Any, key: Any = None) -> Iterator[Any]:
         yield current, iter(group)
 
 
-def dict_fromkeys(keys: Any, value: Any = None) -> dict[Any, Any]:
-    return dict.fromkeys(keys, value)
+def by_index(sequence: Any) -> Iterator[Any]:
+    """Iteration over a class that has only __getitem__."""
+    i = 0
+    while True:
+        try:
+            item = sequence[i]
+        except (IndexError, StopIteration):
+            return
+        yield item
+        i += 1
 
 
-def join_(separator: str, parts: Any) -> str:
-    out = ""
-    first = True
-    for p in parts:
-        out = p if first else out + separator + p
-        first = False
+def contains_(container: Any, item: Any) -> bool:
+    for x in container:
+        if x is item or x == item:
+            return True
+    return False
+
+
+def index_(sequence: Any, item: Any, start: int = 0, stop: Any = None) -> Any:
+    """The first index, or None."""
+    for i, x in enumerate_(sequence):
+        if i >= start and (stop is None or i < stop) and (x is item or x == item):
+            return i
+    return None
+
+
+def count_of(sequence: Any, item: Any) -> int:
+    n = 0
+    for x in sequence:
+        if x is item or x == item:
+            n += 1
+    return n
+
+
+def sequence_equal(a: Any, b: Any) -> bool:
+    if len(a) != len(b):
+        return False
+    for x, y in zip_(a, b):
+        if not (x is y or x == y):
+            return False
+    return True
+
+
+def dict_equal(a: Any, b: Any) -> bool:
+    if len(a) != len(b):
+        return False
+    for key, x in a.items():
+        if key not in b:
+            return False
+        y = b[key]
+        if not (x is y or x == y):
+            return False
+    return True
+
+
+def sequence_order(a: Any, b: Any, order: Any) -> Any:
+    """order(a, b) of two lists or tuples: decided by the first unequal items, then by length."""
+    for x, y in zip_(a, b):
+        if not (x is y or x == y):
+            return order(x, y)
+    return order(len(a), len(b))
+
+
+def combinations_(iterable: Any, r: int) -> Iterator[Any]:
+    pool = tuple(iterable)
+    for picked in _choices(len(pool), r, True, False):
+        yield tuple([pool[i] for i in picked])
+
+
+def combinations_with_replacement_(iterable: Any, r: int) -> Iterator[Any]:
+    pool = tuple(iterable)
+    for picked in _choices(len(pool), r, True, True):
+        yield tuple([pool[i] for i in picked])
+
+
+def permutations_(iterable: Any, r: Any = None) -> Iterator[Any]:
+    pool = tuple(iterable)
+    for picked in _choices(len(pool), len(pool) if r is None else r, False, False):
+        yield tuple([pool[i] for i in picked])
+
+
+def _choices(n: int, r: int, ordered: bool, repeated: bool) -> list[list[int]]:
+    """Index rows in lexicographic order."""
+    rows: list[list[int]] = [[]]
+    for _ in range(r):
+        longer = []
+        for row in rows:
+            for i in range(n):
+                if ordered and row and (i < row[-1] if repeated else i <= row[-1]):
+                    continue
+                if not ordered and i in row:
+                    continue
+                longer.append([*row, i])
+        rows = longer
+    return rows
+
+
+def compress_(data: Any, selectors: Any) -> Iterator[Any]:
+    for x, wanted in zip_(data, selectors):
+        if wanted:
+            yield x
+
+
+def filterfalse_(fn: Any, iterable: Any) -> Iterator[Any]:
+    for x in iterable:
+        if not (x if fn is None else fn(x)):
+            yield x
+
+
+def tee_(iterable: Any, n: int = 2) -> tuple[Any, ...]:
+    it = iter(iterable)
+    seen: list[Any] = []
+    return tuple([_tee_reader(it, seen) for _ in range(n)])
+
+
+def _tee_reader(it: Any, seen: list[Any]) -> Iterator[Any]:
+    at = 0
+    while True:
+        if at == len(seen):
+            item = next(it, _MISSING)
+            if item is _MISSING:
+                return
+            seen.append(item)
+        yield seen[at]
+        at += 1
+
+
+def until(fn: Any, sentinel: Any) -> Iterator[Any]:
+    """iter(fn, sentinel)."""
+    while True:
+        item = fn()
+        if item == sentinel:
+            return
+        yield item
+
+
+class CompareKey:
+    """What functools.cmp_to_key makes of an item."""
+
+    def __init__(self, compare: Any, item: Any) -> None:
+        self.compare = compare
+        self.item = item
+
+    def __lt__(self, other: Any) -> Any:
+        return self.compare(self.item, other.item) < 0
+
+    def __gt__(self, other: Any) -> Any:
+        return self.compare(self.item, other.item) > 0
+
+
+def cmp_to_key_(compare: Any) -> Any:
+    return lambda item: CompareKey(compare, item)
+
+
+def first_items(iterable: Any, n: int) -> list[Any]:
+    out: list[Any] = []
+    for x in iterable:
+        out.append(x)
+        if len(out) == n:
+            break
     return out

@@ -1,0 +1,115 @@
+"""Attributes of functions, methods, partials, tuples and super() made or met in the frame."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+from torchweld.capture.attrs import bind_raw, builtin_attr, get_attr, watch_class
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.tables import GETATTR
+from torchweld.capture.values.base import (
+    BoundValue,
+    Const,
+    DictValue,
+    FunctionValue,
+    PartialValue,
+    SuperValue,
+    TupleValue,
+)
+
+
+def _super_attr(cap: Capture, obj: SuperValue, name: str, cont: Cont | None) -> None:
+    start = obj.self_
+    real = start.obj if isinstance(start, Const) and isinstance(start.obj, type) else None
+    kind: type = real if real is not None else start.cls()
+    mro = kind.__mro__
+    for base in mro[mro.index(obj.klass) + 1 :]:
+        if name in base.__dict__:
+            raw = base.__dict__[name]
+            watch_class(cap, kind)
+            if real is not None and isinstance(raw, types.FunctionType):
+                cap.deliver(Const(raw), cont)
+            elif isinstance(raw, staticmethod) or (name == "__new__"):
+                inner = raw.__func__ if isinstance(raw, staticmethod) else raw
+                cap.deliver(Const(inner), cont)
+            elif isinstance(raw, classmethod):
+                cap.deliver(BoundValue(Const(raw.__func__), Const(kind)), cont)
+            elif isinstance(raw, types.ClassMethodDescriptorType):
+                cap.deliver(BoundValue(Const(raw), Const(kind)), cont)
+            else:
+                bind_raw(cap, start, raw, name, base, cont)
+            return
+    raise raised(AttributeError, f"'super' object has no attribute '{name}'")
+
+
+def _functionvalue_attr(cap: Capture, obj: FunctionValue, name: str, cont: Cont | None) -> None:
+    if name in obj.attrs:
+        cap.deliver(obj.attrs[name], cont)
+    elif name in ("__name__", "__qualname__"):
+        cap.deliver(Const(obj.name if name == "__name__" else obj.qualname), cont)
+    elif name == "__code__":
+        cap.deliver(Const(obj.code), cont)
+    elif name in ("__module__", "__doc__"):
+        cap.deliver(Const(None), cont)
+    elif name == "__dict__":
+        cap.deliver(DictValue(dict), cont)
+    elif name == "__get__":
+        cap.deliver(BoundValue(Const(types.FunctionType.__get__), obj), cont)
+    else:
+        raise raised(AttributeError, f"'function' object has no attribute '{name}'")
+
+
+def _bound_attr(cap: Capture, obj: BoundValue, name: str, cont: Cont | None) -> None:
+    if name == "__self__":
+        cap.deliver(obj.self_, cont)
+    elif name == "__func__":
+        cap.deliver(obj.func, cont)
+    else:
+        get_attr(cap, obj.func, name, cont)
+
+
+def _partial_attr(cap: Capture, obj: PartialValue, name: str, cont: Cont | None) -> None:
+    if name == "func":
+        cap.deliver(obj.func, cont)
+    elif name == "args":
+        cap.deliver(TupleValue(list(obj.args)), cont)
+    elif name == "keywords":
+        out = DictValue(dict)
+        for key, value in obj.kwargs.items():
+            out.items[key] = value
+            out.keys[key] = Const(key)
+        cap.deliver(out, cont)
+    else:
+        raise raised(AttributeError, f"'functools.partial' object has no attribute '{name}'")
+
+
+def _tuple_attr(cap: Capture, obj: TupleValue, name: str, cont: Cont | None) -> None:
+    fields = getattr(obj.kind, "_fields", ())
+    if name in fields:
+        i = fields.index(name)
+        value = obj.items[i] = cap.force(obj.items[i])
+        cap.deliver(value, cont)
+        return
+    n_struct = getattr(obj.kind, "n_sequence_fields", 0)
+    if n_struct:  # torch.return_types
+        for i, field in enumerate(str(f) for f in _struct_fields(obj.kind)):
+            if field == name:
+                cap.deliver(cap.force(obj.items[i]), cont)
+                return
+    builtin_attr(cap, obj, name, cont)
+
+
+def _struct_fields(kind: type) -> list[str]:
+    """Field names of a struct sequence class, in order."""
+    found = [n for n, d in vars(kind).items() if isinstance(d, types.MemberDescriptorType)]
+    return found[: getattr(kind, "n_sequence_fields", 0)]
+
+
+for _family, _handler in (
+    (SuperValue, _super_attr), (FunctionValue, _functionvalue_attr), (BoundValue, _bound_attr),
+    (PartialValue, _partial_attr), (TupleValue, _tuple_attr),
+):  # fmt: skip
+    GETATTR.add(_family, _handler)

@@ -1,0 +1,74 @@
+"""Exceptions as objects: construction, arguments, text."""
+
+from __future__ import annotations
+
+import builtins
+
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, refuse
+from torchweld.capture.tables import method
+from torchweld.capture.values.base import (
+    Const,
+    InstanceValue,
+    NotConstant,
+    TupleValue,
+    Value,
+    constant,
+)
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+KINDS: tuple[type[BaseException], ...] = tuple(
+    kind for kind in vars(builtins).values()
+    if isinstance(kind, type) and issubclass(kind, BaseException)
+)  # fmt: skip
+
+
+def _exception(cap: Capture, x: Value) -> InstanceValue:
+    if not isinstance(x, InstanceValue):
+        raise refuse("W107", f"an exception method of {x.cls().__name__}", cap.loc())
+    return x
+
+
+@method(KINDS, "__init__")
+def exception_init(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    exc = _exception(cap, args[0])
+    if kwargs:
+        raise refuse("W107", f"keyword arguments of {exc.klass.__name__}", cap.loc())
+    exc.attrs["args"] = TupleValue(list(args[1:]))
+    cap.deliver(Const(None), cont)
+
+
+@method(BaseException, "with_traceback")
+def with_traceback(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(args[0], cont)
+
+
+def exception_text(cap: Capture, exc: InstanceValue, as_repr: bool) -> str:
+    """str() or repr() of an exception whose class does not write its own."""
+    args = exc.attrs.get("args") or TupleValue([])
+    base = next(k for k in exc.klass.__mro__ if k in KINDS)
+    try:
+        real = base.__new__(base, *constant(cap.unwrap(args)))
+        real.args = constant(args)
+    except NotConstant:
+        raise refuse("W107", f"text of a {exc.klass.__name__} that holds objects",
+                     cap.loc()) from None  # fmt: skip
+    if not as_repr:
+        return str(real)
+    return exc.klass.__name__ + repr(real)[len(base.__name__) :]
+
+
+@method(KINDS, "__str__")
+def exception_str(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(Const(exception_text(cap, _exception(cap, args[0]), False)), cont)
+
+
+@method(KINDS, "__repr__")
+def exception_repr(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(Const(exception_text(cap, _exception(cap, args[0]), True)), cont)
+
+
+@method(BaseException, "add_note")
+def add_note(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W107", "a note on an exception", cap.loc())

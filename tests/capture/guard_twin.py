@@ -1,0 +1,59 @@
+"""Calls a compiled function before and after a change, and counts what was compiled."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import torchweld
+
+
+def same(got: Any, expected: Any) -> None:
+    """The same structure, types and values, strides and requires_grad of tensors included."""
+    assert type(got) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+        assert got.stride() == expected.stride()
+        assert got.requires_grad == expected.requires_grad
+    elif isinstance(expected, list | tuple):
+        assert len(got) == len(expected)
+        for a, b in zip(got, expected, strict=True):
+            same(a, b)
+    elif isinstance(expected, dict):
+        assert list(got) == list(expected)
+        same(list(got.values()), list(expected.values()))
+    else:
+        assert got == expected or (got != got and expected != expected)
+
+
+def graphs() -> int:
+    counts = torchweld.statistics()
+    assert counts["internal_errors"] == 0
+    assert counts["breaks"] == 0
+    return counts["graphs"]
+
+
+def calls(fn: Callable[..., Any], *arguments: tuple[Any, ...], made: int, **options: Any) -> None:
+    """`fn` called with each tuple of arguments: eager's results and changes, `made` graphs."""
+    torchweld.reset()
+    compiled = torchweld.compile(fn, backend="eager", **options)
+    for args in arguments:
+        given, expected_given = copy.deepcopy(args), copy.deepcopy(args)
+        expected = fn(*expected_given)
+        same(compiled(*given), expected)
+        same(given, expected_given)
+    assert graphs() == made
+
+
+def changed(fn: Any, change: Callable[[], Any], made: int, *args: Any) -> None:
+    """Called, changed, called twice more: eager's results each time, `made` graphs in all."""
+    torchweld.reset()
+    compiled = torchweld.compile(fn, backend="eager")
+    same(compiled(*args), fn(*args))
+    change()
+    for _ in range(2):
+        same(compiled(*args), fn(*args))
+    assert graphs() == made

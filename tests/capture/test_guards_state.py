@@ -1,0 +1,143 @@
+"""torch's global state is guarded: grad mode, autocast, inference mode, default dtype."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from guard_twin import graphs, same
+
+import torchweld
+
+W = torch.ones(3, 3, requires_grad=True)
+X = torch.ones(2, 3)
+
+
+def project(x):
+    return x @ W
+
+
+@contextlib.contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+STATES = {
+    "no_grad": (torch.no_grad, 2),
+    "enable_grad": (torch.enable_grad, 1),
+    "inference_mode": (torch.inference_mode, 2),
+    "autocast": (lambda: torch.autocast("cpu", torch.bfloat16), 2),
+    "autocast off": (lambda: torch.autocast("cpu", enabled=False), 1),
+    "default dtype": (lambda: default_dtype(torch.float64), 2),
+    "deterministic": (deterministic, 2),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_changed_state(name):
+    state, made = STATES[name]
+    torchweld.reset()
+    compiled = torchweld.compile(project, backend="eager")
+    for _ in range(2):
+        same(compiled(X), project(X))
+        with state():
+            got, expected = compiled(X), project(X)
+            same(got, expected)
+            assert got.is_inference() == expected.is_inference()
+    assert graphs() == made
+
+
+def test_dtype_of_autocast():
+    torchweld.reset()
+    compiled = torchweld.compile(project, backend="eager")
+    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+        with torch.autocast("cpu", dtype):
+            same(compiled(X), project(X))
+    assert graphs() == 2
+
+
+def test_autocast_and_grad_mode_are_as_before_after_a_capture_that_fails():
+    def f(x):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            y = x @ W
+            return y if y.sum() > 0 else x
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    for _ in range(2):
+        same(compiled(X), f(X))
+        assert torch.is_grad_enabled()
+        assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_state_is_restored_when_capture_is_interrupted(error, monkeypatch):
+    def f(x):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            return torch.relu(x @ W)
+
+    def interrupt(*args, **kwargs):
+        raise error
+
+    torchweld.reset()
+    with monkeypatch.context() as m:
+        m.setattr("torchweld.capture.interp.residualize", interrupt)
+        compiled = torchweld.compile(f, backend="eager")
+        if error is KeyboardInterrupt:
+            with pytest.raises(KeyboardInterrupt):
+                compiled(X)
+        else:
+            with pytest.raises(RuntimeError):
+                compiled(X)
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+    torchweld.reset()
+    same(compiled(X), f(X))
+    assert graphs() == 1
+
+
+def test_grad_mode_that_the_function_sets_stays_set():
+    def f(x):
+        torch.set_grad_enabled(False)
+        return x * 2
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    for _ in range(2):
+        try:
+            same(compiled(X), X * 2)
+            assert not torch.is_grad_enabled()
+        finally:
+            torch.set_grad_enabled(True)
+
+
+def test_function_mode_runs_eagerly_and_later_calls_are_compiled():
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    torchweld.reset()
+    compiled = torchweld.compile(project, backend="eager")
+    for _ in range(2):
+        with Mode():
+            same(compiled(X), project(X))
+    assert len(seen) == 4
+    same(compiled(X), project(X))
+    assert torchweld.statistics()["graphs"] == 1
