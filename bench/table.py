@@ -56,6 +56,7 @@ def table(content: dict[str, Any]) -> str:
         f"{times(means['against_eager'])} eager, {times(means['against_torch_compile'])} "
         f"torch.compile; first call {number(means['first_call_of_torch_compile'], '.1f')} times "
         f"sooner than torch.compile's. `import torchweld` on top of `import torch`: "
+        f"{content['import']['bare_seconds'] * 1e3:.0f} ms, with the compiler loaded "
         f"{content['import']['seconds'] * 1e3:.0f} ms."
     )
     return "\n".join((HEAD, *map(line, content["rows"]), "", note))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -14,14 +13,9 @@ import torch
 from torch.fx import GraphModule
 
 from torchweld.base import config, events
-from torchweld.base.errors import (
-    FullGraphError,
-    Refusal,
-    Unsupported,
-    UsageError,
-    UsageTypeError,
-    WeldError,
-)
+from torchweld.base.errors import Refusal, UsageError, UsageTypeError
+from torchweld.capture.session import Compiling, is_compiling
+from torchweld.frame import hook
 from torchweld.frame.program import Dispatcher, Entry
 from torchweld.ir.guard import Guard
 from torchweld.module import compiled_module
@@ -29,17 +23,25 @@ from torchweld.pipeline import (
     STATISTICS,
     Backend,
     Options,
+    Site,
     compile_frame,
+    eager_backend,
     prepare,
     reset_statistics,
     weld_backend,
 )
 
+__all__ = ["Explanation", "compile", "disable", "explain", "is_compiling", "reset", "statistics"]
+
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
 OPTION_TYPES: dict[str, type] = {"recompile_limit": int}
 
 _dispatchers: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
-_compiling = threading.local()
+# what was compiled of a module, which it does not know; of a function: in its __dict__
+_modules: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, torch.nn.Module]] = (
+    weakref.WeakKeyDictionary())  # fmt: skip
+_KEPT = "_torchweld_compiled"
+_KEEP = 8
 
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
@@ -68,7 +70,8 @@ def _options(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any
         if not isinstance(value, bool):
             raise UsageTypeError("W401", f"{name} must be a bool, not {type(value).__name__}")
     if dynamic is not None and not isinstance(dynamic, bool):
-        raise UsageTypeError("W401", f"dynamic must be None or a bool, not {type(dynamic).__name__}")
+        raise UsageTypeError("W401", "dynamic must be None or a bool, not "
+                                     f"{type(dynamic).__name__}")  # fmt: skip
     if mode not in MODES:
         raise UsageError("W401", f"mode is {mode!r}, not one of {', '.join(map(repr, MODES))}")
     if options is not None and not isinstance(options, dict):
@@ -87,41 +90,69 @@ def _backend(backend: Any) -> Backend:
     if backend in ("torchweld", "inductor"):
         return weld_backend
     if backend == "eager":
-        return lambda gm, inputs: gm.forward
+        return eager_backend
     if isinstance(backend, str):
         from torchweld.workbench.adapter import resolve_backend
 
         return resolve_backend(backend)
     if not callable(backend):
         raise UsageTypeError("W401", f"backend must be a name or a callable, not {backend!r}")
-    return _checked(backend)
-
-
-def _checked(backend: Backend) -> Backend:
-    @functools.wraps(backend, updated=())
-    def call(gm: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        made = backend(gm, inputs)
-        if not callable(made):
-            raise UsageTypeError("W401", f"backend returned {type(made).__name__}, not a callable")
-        return made
-
-    return call
+    made: Backend = backend
+    return made
 
 
 def _compile(model: Any, options: Options, disabled: bool) -> Any:
-    if isinstance(model, torch.nn.Module):
-        return model if disabled else compiled_module(model, lambda fn: dispatcher(fn, options))
+    if isinstance(model, classmethod | staticmethod):
+        return type(model)(_compile(model.__func__, options, disabled))
     if not callable(model):
         raise UsageTypeError("W401", f"model must be callable, not {type(model).__name__}")
-    if disabled or config.current().mode == "off":
+    if disabled or config.current().mode == "off" or isinstance(model, Dispatcher):
         return model
-    if isinstance(model, Dispatcher):
-        return model
+    if isinstance(model, torch.nn.Module):
+        return _module(model, options)
     if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
-        return dispatcher(model.__func__, options).__get__(model.__self__)
+        return _shared(model.__func__, options).__get__(model.__self__)
+    if isinstance(model, types.MethodType) and isinstance(model.__func__, Dispatcher):
+        return model
     if isinstance(model, types.FunctionType):
-        return dispatcher(model, options)
+        return _shared(model, options)
     return dispatcher(_function_of(model), options)
+
+
+def _key(options: Options) -> tuple[object, ...]:
+    """Equal for options that compile alike; what it names lives as long as the options do."""
+    return (id(options.backend), options.fullgraph, options.dynamic, options.recompile_limit)
+
+
+def _shared(fn: types.FunctionType, options: Options) -> Dispatcher:
+    """The one compiled form of a function for these options, as long as the function lives."""
+    kept: dict[object, Any] = fn.__dict__.setdefault(_KEPT, {})
+    found = kept.get(_key(options))
+    if found is not None and found.fn is fn:  # functools.wraps copies __dict__
+        return found  # type: ignore[no-any-return]
+    if found is not None or any(d.fn is not fn for d in kept.values()):
+        kept = fn.__dict__[_KEPT] = {}
+    made = dispatcher(fn, options)
+    kept[_key(options)] = made
+    if len(kept) > _KEEP:
+        del kept[next(iter(kept))]
+    return made
+
+
+def _module(module: torch.nn.Module, options: Options) -> torch.nn.Module:
+    def make() -> torch.nn.Module:
+        return compiled_module(module, lambda fn: dispatcher(fn, options))
+
+    try:
+        kept = _modules.setdefault(module, {})
+    except TypeError:  # a module class may make its instances unhashable
+        return make()
+    if _key(options) not in kept:
+        made = make()
+        if made is module:
+            return made
+        kept[_key(options)] = made
+    return kept[_key(options)]
 
 
 def _function_of(model: Callable[..., Any]) -> types.FunctionType:
@@ -141,41 +172,19 @@ def _function_of(model: Callable[..., Any]) -> types.FunctionType:
 def dispatcher(fn: types.FunctionType, options: Options) -> Dispatcher:
     """The compiled form of one Python function."""
     prepare()
-    made = Dispatcher(fn, functools.partial(_miss, options=options))
+    made = Dispatcher(fn, functools.partial(_miss, site=Site(options)))
     functools.update_wrapper(made, fn)
+    made.__dict__.pop(_KEPT, None)
     _dispatchers.add(made)
     return made
 
 
-def _miss(made: Dispatcher, args: tuple[object, ...], *, options: Options) -> Entry | None:
+def _miss(made: Dispatcher, args: tuple[object, ...], *, site: Site) -> Entry | None:
     """Called by the dispatcher when no entry fits. None: this call runs eagerly."""
-    if config.current().mode == "off" or getattr(_compiling, "active", False):
+    if config.current().mode == "off" or is_compiling():
         return None
-    _compiling.active = True
-    try:
-        return compile_frame(made, args, options)
-    except Unsupported as error:
-        if options.fullgraph:
-            raise FullGraphError("W403", str(error), at=error.at) from None
-        if config.current().mode == "strict" and error.code not in ("W113", "W111"):
-            raise
-        return None
-    except WeldError:
-        raise
-    except Exception as error:
-        if config.current().mode == "strict" or options.backend is not weld_backend:
-            raise
-        STATISTICS.internal_errors += 1
-        why = Refusal("W901", f"{type(error).__name__}: {error}")
-        events.emit("graph_breaks", "internal error", why.text(), code=why.code, why=why.why)
-        return None
-    finally:
-        _compiling.active = False
-
-
-def is_compiling() -> bool:
-    """Whether a capture is under way in this thread."""
-    return bool(getattr(_compiling, "active", False))
+    with Compiling():
+        return compile_frame(made, args, site)
 
 
 def disable(fn: Any = None, *, reason: str | None = None) -> Any:
@@ -187,7 +196,15 @@ def disable(fn: Any = None, *, reason: str | None = None) -> Any:
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
+        regions = 0
+        while hook.active():  # nothing that it calls is captured either
+            hook.hook_leave()
+            regions += 1
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            for _ in range(regions):
+                hook.hook_enter()
 
     call._torchweld_disable = True  # type: ignore[attr-defined]
     return call
@@ -195,8 +212,11 @@ def disable(fn: Any = None, *, reason: str | None = None) -> Any:
 
 def reset() -> None:
     """Forget everything compiled so far, in all functions, and the counters."""
+    hook.detach_all()
     for made in list(_dispatchers):
         made.clear()
+        assert isinstance(made.miss, functools.partial)
+        made.miss.keywords["site"].clear()
     reset_statistics()
     events.clear()
 
@@ -239,7 +259,7 @@ def explain(fn: Any) -> Callable[..., Explanation]:
         made = compile(fn, backend=backend)
         made(*args, **kwargs)
         out.breaks = STATISTICS.refusals[before:]
-        target = type(made).__call__ if isinstance(made, torch.nn.Module) else made
+        target: Any = type(made).__call__ if isinstance(made, torch.nn.Module) else made
         inner = getattr(target, "__func__", target)
         for entry in inner.entries:
             out.guards += entry.info.guards

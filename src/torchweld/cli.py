@@ -33,8 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = parser().parse_args(argv)
     # each command imports only what it needs: `torchweld --help` does not import torch
     if given.command == "bench":
-        from torchweld.workbench import bench
-
+        try:
+            from torchweld.workbench import bench
+        except ModuleNotFoundError as error:
+            if error.name != "rich":
+                raise
+            sys.exit("torchweld bench needs rich: pip install 'torchweld[bench]'")
         return bench.main(given.suite, given.only, given.quick, given.json, given.threads)
     from torchweld.workbench import script
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 import types
 from collections.abc import Callable
 from typing import Any
@@ -38,12 +39,15 @@ def _compiled_class(kind: type[torch.nn.Module], make: Make) -> type[torch.nn.Mo
         "__doc__": kind.__doc__,
         "_torchweld_origin": kind,
         "_torchweld_make": staticmethod(make),
-        "__call__": make(call),
+        "__call__": make(call),  # type: ignore[arg-type]
         "__reduce_ex__": _reduce,
+        "__copy__": _copy,
         "__deepcopy__": _deepcopy,
         "_orig_mod": property(_original),
     }
-    return type(kind)(kind.__name__, (kind,), body)
+    meta: Any = type(kind)
+    made: type[torch.nn.Module] = meta(kind.__name__, (kind,), body)
+    return made
 
 
 def _original(self: Any) -> torch.nn.Module:
@@ -56,10 +60,18 @@ def _original(self: Any) -> torch.nn.Module:
 
 def _reduce(self: Any, protocol: Any) -> Any:
     """Pickles as the original module; unpickling gives the plain module."""
-    return _original(self).__reduce_ex__(protocol)
+    made = _original(self).__reduce_ex__(protocol)
+    if isinstance(made, tuple) and made[0] is copyreg.__newobj__ and len(made[1]) == 1:  # type: ignore[attr-defined]
+        # pickle insists on the object's own class behind __newobj__
+        return (copyreg._reconstructor, (made[1][0], object, None), *made[2:])  # type: ignore[attr-defined]
+    return made
 
 
 def _deepcopy(self: Any, memo: dict[int, Any]) -> Any:
     inner = copy.deepcopy(_original(self), memo)
     return compiled_module(inner, type(self)._torchweld_make)
 
+
+def _copy(self: Any) -> Any:
+    """A compiled module of its own, with the same parameters and submodules."""
+    return compiled_module(copy.copy(_original(self)), type(self)._torchweld_make)

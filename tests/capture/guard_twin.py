@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,8 @@ def same(got: Any, expected: Any) -> None:
     elif isinstance(expected, dict):
         assert list(got) == list(expected)
         same(list(got.values()), list(expected.values()))
+    elif isinstance(expected, functools.partial):
+        same((got.args, got.keywords), (expected.args, expected.keywords))
     else:
         assert got == expected or (got != got and expected != expected)
 

@@ -162,7 +162,8 @@ def test_global_hook():
         return out + 1 if isinstance(module, nn.Linear) else None
 
     try:
-        changed(m, lambda: handles.append(nn.modules.module.register_module_forward_hook(hook)), 2, X)
+        register = nn.modules.module.register_module_forward_hook
+        changed(m, lambda: handles.append(register(hook)), 2, X)
     finally:
         handles[0].remove()
 
@@ -181,7 +182,8 @@ def test_tables_of_the_module_replaced():
     m = twin()
 
     def change():
-        m.lin.__dict__["_parameters"] = dict(m.lin._parameters, weight=nn.Parameter(torch.ones(3, 3)))
+        weight = nn.Parameter(torch.ones(3, 3))
+        m.lin.__dict__["_parameters"] = dict(m.lin._parameters, weight=weight)
 
     changed(m, change, 1, X)
 

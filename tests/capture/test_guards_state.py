@@ -92,18 +92,19 @@ def test_state_is_restored_when_capture_is_interrupted(error, monkeypatch):
             return torch.relu(x @ W)
 
     def interrupt(*args, **kwargs):
+        assert torch.is_autocast_enabled("cpu") is False
         raise error
 
     torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
     with monkeypatch.context() as m:
         m.setattr("torchweld.capture.interp.residualize", interrupt)
-        compiled = torchweld.compile(f, backend="eager")
         if error is KeyboardInterrupt:
             with pytest.raises(KeyboardInterrupt):
                 compiled(X)
         else:
-            with pytest.raises(RuntimeError):
-                compiled(X)
+            same(compiled(X), f(X))
+            assert torchweld.statistics()["internal_errors"] == 1
     assert torch.is_grad_enabled()
     assert not torch.is_autocast_enabled("cpu")
     torchweld.reset()
@@ -137,7 +138,7 @@ def test_function_mode_runs_eagerly_and_later_calls_are_compiled():
     compiled = torchweld.compile(project, backend="eager")
     for _ in range(2):
         with Mode():
-            same(compiled(X), project(X))
-    assert len(seen) == 4
+            compiled(X)
+    assert seen == [torch.Tensor.matmul] * 2
     same(compiled(X), project(X))
     assert torchweld.statistics()["graphs"] == 1

@@ -23,7 +23,7 @@ def use(x, v):
 
 VALUES = {
     "equal int": (3, 3, 1),
-    "equal big int": (10**20, 10**20, 1),
+    "equal big int": (10**15, 10**14 * 10, 1),
     "equal string": ("abc", "".join(["a", "bc"]), 1),
     "string": ("abc", "abd", 2),
     "True and 1": (True, 1, 2),
@@ -66,8 +66,10 @@ CONTAINERS = {
     "list length": (total, [1, 2], [1, 2, 3], 2),
     "list and tuple": (total, [1, 2], (1, 2), 2),
     "tuple item type": (total, (1, 2), (1, 2.0), 2),
-    "tensors in a list": (total, [X, X + 1], [X + 2, X + 3], 1),
-    "a shorter list of tensors": (total, [X, X + 1], [X + 2], 2),
+    "tensors in a list": (total, [X + 5, X + 1], [X + 2, X + 3], 1),
+    "a shorter list of tensors": (total, [X + 5, X + 1], [X + 2], 2),
+    "sizes in a list": (lambda x, n: x.expand(n), [2, 3], [4, 3], 2),
+    "Ellipsis": (lambda x, i: x[i], ..., 0, 2),
     "dict keys": (lambda x, d: total(x, [len(k) for k in d]), {"a": 1}, {"bb": 1}, 2),
     "dict order": (lambda x, d: total(x * 2, d.values()), {"a": 1, "b": 2}, {"b": 2, "a": 1}, 2),
     "dict value": (lambda x, d: x + d["a"], {"a": "x" and 1}, {"a": 2}, 2),

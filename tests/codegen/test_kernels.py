@@ -409,6 +409,24 @@ arena 0
 """)
 
 
+def test_a_loop_symbol_may_stand_at_another_depth_in_another_stage():
+    check("""
+x: f32[2, 5, 20] input
+e: f32[2, 5, 20]
+y: f32[2, 20]
+return y
+plan
+kernel k0 grid i:2 args x, y
+  row e
+  stage a:5, j:20
+    e[i, a, j] = x[i, a, j] * 2.0  for i:2, a:5, j:20
+  stage j:20
+    y[i, j] = e[i, 4, j] - e[i, 1, j]  for i:2, j:20
+fresh y
+arena 0
+""")
+
+
 def test_rows_that_exceed_the_stack_use_scratch():
     source = check(SOFTMAX.format(rows=2, n=17000))
     assert "scratch(" in source
@@ -445,3 +463,20 @@ kernel k0 args x, y, z
 fresh y, z
 arena 0
 """)
+
+
+@pytest.mark.parametrize("form", ["lanes", "grid"])
+def test_a_long_sum_keeps_its_small_terms(form):
+    n = 300000
+    text = f"""
+x: f32[2] input
+y: f32[2]
+return y
+plan
+kernel k0 {form} l:2 args x, y
+  stage r:{n}
+    y[l] = sum over r:{n} of x[l]  for l:2
+fresh y
+arena 0
+"""
+    assert run(text, x=[0.1, 0.2]) == [pytest.approx([0.1 * n, 0.2 * n], rel=2e-7)]

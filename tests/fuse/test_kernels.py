@@ -356,4 +356,14 @@ def test_a_large_transpose_is_cut_in_tiles(monkeypatch):
         return y
         """))
     assert [a.size.value for a in k.grid] == [3, 1]
-    assert [a.size.value for a in k.stages[0].loops] == [8, 16, 8]
+    assert [a.size.value for a in k.stages[0].loops] == [4, 16, 16]
+
+
+def test_column_sums_over_images_cut_into_rows_of_pixels():
+    first, _ = kernels(plan_of("""
+        x: f32[2, 112, 112, 64] input
+        s: f32[64]
+        s[c] = sum over n:2, h:112, w:112 of x[n, h, w, c]  for c:64
+        return s
+        """))
+    assert [a.size.value for a in first.grid] == [224] and first.lanes.size.value == 64

@@ -17,7 +17,7 @@ from torchweld.ir.loop_eval import evaluate
 from torchweld.ir.loop_verify import verify
 from torchweld.ir.plan_eval import evaluate_plan
 
-SLOW = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+SLOW = settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
 VERIFY = Config(verify=True)
 # limits so low that graphs of a few points meet every rule
 LOW = ((merge, "PARTIAL_ROWS", 1), (merge, "FEW_POINTS", 1 << 20), (tile, "GRID_POINTS", 2),

@@ -10,6 +10,7 @@ import math
 
 import torch
 
+from torchweld.ir import loop_eval
 from torchweld.ir.expr import Expr, FloorDiv, Ind, Int, Mod, Poly, Sym
 from torchweld.ir.loop import (
     Buffer,
@@ -24,7 +25,7 @@ from torchweld.ir.loop import (
     Torch,
     View,
 )
-from torchweld.lower.dtypes import torch_dtype
+from torchweld.lower.dtypes import dtype_of, torch_dtype
 
 
 def run(g: LoopGraph, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
@@ -192,6 +193,8 @@ def reduced(kind: str, x: torch.Tensor) -> torch.Tensor:
         return x.sum(-1, dtype=x.dtype)
     if kind == "prod":
         return x.prod(-1, dtype=x.dtype)
+    if not x.shape[-1]:
+        return x.new_full(x.shape[:-1], loop_eval.neutral(kind, dtype_of(x.dtype)))
     return {"max": torch.amax, "min": torch.amin, "argmax": torch.argmax,
             "argmin": torch.argmin}[kind](x, -1)  # fmt: skip
 

@@ -1,3 +1,5 @@
+# ruff: noqa: UP031
+# The programs are written as users write them.
 """print, logging, warnings, globals: what the world sees besides the result."""
 
 import io
@@ -83,7 +85,7 @@ def test_print_of_formatted_tensor():
     def program(x):
         y = x.sum()
         print(f"sum is {y} of {x.shape[0]:03d}: {y:.2f}")
-        print("sum is {}".format(y))
+        print(f"sum is {y}")
         print("sum is %s" % y)
         return y
 
@@ -295,6 +297,7 @@ def test_import_inside():
     def program(x):
         import math
         from math import pi
+
         from torch.nn import functional as F
 
         return F.relu(x) * math.floor(pi)

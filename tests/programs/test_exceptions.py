@@ -1,3 +1,5 @@
+# ruff: noqa: B030, F821, SIM107
+# The programs are written as users write them.
 """try, except, finally, else; raise; exceptions that leave the function."""
 
 import torch
@@ -39,7 +41,7 @@ def test_try_except_else_finally():
             log.append("else")
         finally:
             log.append("finally")
-        return y, log
+        return y + 1, log
 
     check(program, (X, None), (X, ValueError), (X, KeyError), (X, Problem), (X, Worse), graphs=5)
 
@@ -120,7 +122,16 @@ def test_exception_objects_as_values():
     def program(x):
         e = ValueError("a", 2)
         p = Worse(5)
-        return x + p.code, e.args, str(e), repr(e), str(p), isinstance(p, Exception), repr(KeyError("k")), str(KeyError("k"))
+        return (
+            x + p.code,
+            e.args,
+            str(e),
+            repr(e),
+            str(p),
+            isinstance(p, Exception),
+            repr(KeyError("k")),
+            str(KeyError("k")),
+        )
 
     check(program, (X,))
 
@@ -132,7 +143,13 @@ def test_exception_returned():
 def test_index_and_key_errors_are_caught():
     def program(x):
         out = []
-        for f in (lambda: [1][4], lambda: {"a": 1}["b"], lambda: int("x"), lambda: 1 / 0, lambda: None.a):
+        for f in (
+            lambda: [1][4],
+            lambda: {"a": 1}["b"],
+            lambda: int("x"),
+            lambda: 1 / 0,
+            lambda: None.a,
+        ):
             try:
                 f()
             except Exception as error:
@@ -145,7 +162,8 @@ def test_index_and_key_errors_are_caught():
 def test_assertion_caught():
     def program(x):
         try:
-            assert x.shape[0] == 3, f"rows {x.shape[0]}"
+            if x.shape[0] != 3:
+                raise AssertionError(f"rows {x.shape[0]}")
         except AssertionError as error:
             return x + 1, str(error)
         return x
@@ -204,7 +222,7 @@ def test_bare_raise_without_exception():
     def program(x):
         y = x + 1
         try:
-            raise  # noqa: PLE0704
+            raise
         except RuntimeError as error:
             return y, str(error)
 
@@ -276,7 +294,7 @@ def test_missing_global_raises_name_error():
     def program(x):
         y = x + 1
         try:
-            return not_defined_anywhere  # noqa: F821
+            return not_defined_anywhere
         except NameError as error:
             return y, str(error)
 

@@ -1,3 +1,5 @@
+# ruff: noqa: B905, RUF017
+# The programs are written as users write them.
 """zip, map, filter, enumerate, sorted, itertools, functools.reduce."""
 
 import functools
@@ -48,17 +50,31 @@ def test_sorted_min_max_sum_any_all():
     def program(x):
         words = ["pear", "fig", "apple"]
         return (
-            x + sum([1, 2], 3), sorted(words, key=len, reverse=True), sorted(words), min(words, key=len),
-            max(3, 1), max([], default=7), any([0, 1]), all([]), sorted({"b": 1, "a": 2}.items()),
-            sorted([(2, "a"), (1, "b")], key=operator.itemgetter(1)), max({"a": 1, "b": 3}, key={"a": 1, "b": 3}.get),
-            sum([[1], [2]], []), min("b", "a"), sorted("cab"), max(x.shape),
-        )  # fmt: skip
+            x + sum([1, 2], 3),
+            sorted(words, key=len, reverse=True),
+            sorted(words),
+            min(words, key=len),
+            max(3, 1),
+            max([], default=7),
+            any([0, 1]),
+            all([]),
+            sorted({"b": 1, "a": 2}.items()),
+            sorted([(2, "a"), (1, "b")], key=operator.itemgetter(1)),
+            max({"a": 1, "b": 3}, key={"a": 1, "b": 3}.get),
+            sum([[1], [2]], []),
+            min("b", "a"),
+            sorted("cab"),
+            max(x.shape),
+        )
 
     check(program, (X,))
 
 
 def test_sort_is_stable_in_reverse():
-    check(lambda x: (x + 1, sorted([(1, "a"), (1, "b"), (2, "c")], key=lambda p: p[0], reverse=True)), (X,))
+    check(
+        lambda x: (x + 1, sorted([(1, "a"), (1, "b"), (2, "c")], key=lambda p: p[0], reverse=True)),
+        (X,),
+    )
 
 
 def test_itertools():
@@ -66,18 +82,28 @@ def test_itertools():
         it = itertools
         return (
             x + 1,
-            list(it.chain([1], (2, 3))), list(it.chain.from_iterable([[1], [2]])),
-            list(it.islice(it.count(5, 2), 3)), list(it.islice([1, 2, 3, 4, 5], 1, None, 2)),
-            list(it.product("ab", [1, 2])), list(it.product([0, 1], repeat=2)),
-            list(it.combinations([1, 2, 3], 2)), list(it.permutations([1, 2, 3], 2)),
+            list(it.chain([1], (2, 3))),
+            list(it.chain.from_iterable([[1], [2]])),
+            list(it.islice(it.count(5, 2), 3)),
+            list(it.islice([1, 2, 3, 4, 5], 1, None, 2)),
+            list(it.product("ab", [1, 2])),
+            list(it.product([0, 1], repeat=2)),
+            list(it.combinations([1, 2, 3], 2)),
+            list(it.permutations([1, 2, 3], 2)),
             list(it.combinations_with_replacement("ab", 2)),
-            list(it.repeat(3, 2)), list(it.zip_longest([1, 2], [3], fillvalue=0)),
-            list(it.accumulate([1, 2, 3])), list(it.accumulate([1, 2, 3], operator.mul, initial=2)),
-            list(it.pairwise([1, 2, 3])), list(it.starmap(pow, [(2, 3), (3, 2)])),
-            list(it.takewhile(lambda n: n < 3, [1, 2, 3, 1])), list(it.dropwhile(lambda n: n < 3, [1, 3, 1])),
-            [(k, list(g)) for k, g in it.groupby([1, 1, 2, 1])], list(it.compress("abc", [1, 0, 1])),
-            list(it.filterfalse(lambda n: n % 2, range(5))), list(zip(it.cycle([1, 2]), range(5))),
-        )  # fmt: skip
+            list(it.repeat(3, 2)),
+            list(it.zip_longest([1, 2], [3], fillvalue=0)),
+            list(it.accumulate([1, 2, 3])),
+            list(it.accumulate([1, 2, 3], operator.mul, initial=2)),
+            list(it.pairwise([1, 2, 3])),
+            list(it.starmap(pow, [(2, 3), (3, 2)])),
+            list(it.takewhile(lambda n: n < 3, [1, 2, 3, 1])),
+            list(it.dropwhile(lambda n: n < 3, [1, 3, 1])),
+            [(k, list(g)) for k, g in it.groupby([1, 1, 2, 1])],
+            list(it.compress("abc", [1, 0, 1])),
+            list(it.filterfalse(lambda n: n % 2, range(5))),
+            list(zip(it.cycle([1, 2]), range(5))),
+        )
 
     check(program, (X,))
 
@@ -100,7 +126,9 @@ def test_tee():
 
 def test_reduce():
     def program(x):
-        return functools.reduce(lambda a, b: a + b, [x, 1, 2]), functools.reduce(operator.mul, [2, 3], x)
+        return functools.reduce(lambda a, b: a + b, [x, 1, 2]), functools.reduce(
+            operator.mul, [2, 3], x
+        )
 
     check(program, (X,), (Y,))
 
@@ -144,7 +172,16 @@ def test_dict_view_iterators():
 def test_range_arithmetic():
     def program(x):
         r = range(2, 10, 3)
-        return x + r[1], len(r), 5 in r, list(r[1:]), r == range(2, 11, 3), r.start, r.index(8), list(r)[::-1]
+        return (
+            x + r[1],
+            len(r),
+            5 in r,
+            list(r[1:]),
+            r == range(2, 11, 3),
+            r.start,
+            r.index(8),
+            list(r)[::-1],
+        )
 
     check(program, (X,))
 

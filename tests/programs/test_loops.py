@@ -1,3 +1,5 @@
+# ruff: noqa: C400, C416
+# The programs are written as users write them.
 """Loops, comprehensions, generators."""
 
 import torch
@@ -52,7 +54,7 @@ def test_comprehension_variable_does_not_leak():
 
 def test_comprehension_with_closure():
     def program(x):
-        fs = [lambda: i for i in range(3)]  # noqa: B023
+        fs = [lambda: i for i in range(3)]
         k = 2
         return x + fs[0](), [(lambda y: y * k + i)(x) for i in range(2)]
 
@@ -81,9 +83,7 @@ def test_generator_function():
 
 
 def test_generator_send_throw_close():
-    log = []
-
-    def gen():
+    def gen(log):
         got = yield 1
         try:
             got = yield got + 1
@@ -93,21 +93,17 @@ def test_generator_send_throw_close():
             log.append("finally")
         yield got
 
-    def make():
-        log.clear()
+    def program(x):
+        log = []
+        g = gen(log)
+        a = next(g)
+        b = g.send(10)
+        c = g.throw(ValueError("v"))
+        d = g.send(5)
+        g.close()
+        return x + a, b, c, d, next(g, "end"), log
 
-        def program(x):
-            g = gen()
-            a = next(g)
-            b = g.send(10)
-            c = g.throw(ValueError("v"))
-            d = g.send(5)
-            g.close()
-            return x + a, b, c, d, next(g, "end")
-
-        return program
-
-    check(make(), (X,))
+    check(program, (X,))
 
 
 def test_close_runs_finally():
@@ -358,7 +354,7 @@ def test_nested_loops_over_tensors():
 def test_conditional_chains():
     def program(x, a, b):
         y = x if a else x + 1 if b else x + 2
-        z = a and b or 3
-        return y, z, 1 < 2 < 3, a is not b, not a
+        z = (a and b) or 3
+        return y * 2, z, 1 < 2 < 3, a is not b, not a
 
     check(program, (X, 0, 1), (X, 1, 0), graphs=2)

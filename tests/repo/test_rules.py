@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -87,9 +88,17 @@ print("torch" in sys.modules)
     assert python(source).stdout.splitlines()[-1] == "False"
 
 
-def test_names_of_test_files_are_unique():
-    names = Counter(p.name for p in (ROOT / "tests").rglob("*.py") if p.name != "conftest.py")
+def test_modules_that_tests_share_have_unique_names_and_are_found():
+    shared = [
+        path
+        for path in (ROOT / "tests").rglob("*.py")
+        if not path.name.startswith("test_") and path.name != "conftest.py"
+    ]
+    names = Counter(path.name for path in shared)
     assert [name for name, count in names.items() if count > 1] == []
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    listed = settings["tool"]["pytest"]["ini_options"]["pythonpath"]
+    assert {str(p.parent.relative_to(ROOT)) for p in shared} <= set(listed)
 
 
 def test_no_test_is_skipped_or_expected_to_fail():

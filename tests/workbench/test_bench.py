@@ -37,9 +37,10 @@ def test_row_of_two_compilers_and_a_copy():
     assert len(mine["rounds_us"]) == 2
     assert mine["first_s"] > 0
     assert mine["peak_bytes"] > 2**20
-    content = bench.document([row], suite="micro", threads=1, effort=SHORT)
+    imports = bench.import_seconds(times=1)
+    assert imports["peer_modules"] == 0
+    content = bench.document([row], {"import": imports, "threads": 1, "rounds": 2})
     assert json.loads(json.dumps(content)) == content
-    assert content["import"]["peer_modules"] == 0
     table.show(content)
 
 

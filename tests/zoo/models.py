@@ -10,7 +10,7 @@ import torchweld
 from torchweld.workbench.compare import differences
 from torchweld.workbench.models import ZOO, gpt2, llama
 
-__all__ = ["CACHED", "ZOO", "compiled_and_eager", "make"]
+__all__ = ["CACHED", "ZOO", "compiled_and_eager", "make", "unequal"]
 
 CACHED = {"gpt2": gpt2, "llama": llama}
 

@@ -118,7 +118,7 @@ _ROWS = (
     (
         "W402",
         "unknown backend",
-        "pass 'torchweld', 'eager', 'aot_eager', a callable, or a backend that torch.compiler.list_backends() names",
+        "pass 'torchweld', 'eager', a callable, or a name from torch.compiler.list_backends()",
     ),
     (
         "W403",

@@ -31,7 +31,7 @@ class Config:
         metadata={
             "env": "TORCHWELD",
             "values": "on, off, strict",
-            "effect": "off: run everything eagerly; strict: internal errors and unsupported code raise",
+            "effect": "off: run everything eagerly; strict: raise where eager would step in",
         },
     )
     logs: tuple[str, ...] = field(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 import functools
 import types
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from torchweld.capture.instances import MISSING as MISSING
+from torchweld.capture.instances import instance_get, instance_set, slot_get, vars_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import GETATTR
@@ -27,9 +29,9 @@ from torchweld.capture.values.base import (
 from torchweld.capture.wrap import IMMUTABLE, cell_of, read_key
 from torchweld.ir.source import Attr, ClosureCell, InstanceDict, Item, Source
 
-MISSING = object()
 _UNWATCHED = ("torch", "builtins", "math", "operator", "collections", "functools", "typing", "enum",
-              "types", "itertools", "abc", "contextlib", "dataclasses", "copy", "inspect")  # fmt: skip
+              "types", "itertools", "abc", "contextlib", "dataclasses", "copy",
+              "inspect")  # fmt: skip
 _DESCRIPTORS_OF_C = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
     types.BuiltinFunctionType,
@@ -118,15 +120,14 @@ def from_python(obj: object) -> Value:
     """A fresh Python object, made during capture out of constants, as a Value."""
     from_table = {list: _fresh_list, tuple: _fresh_tuple, torch.Size: _fresh_tuple,
                   dict: _fresh_dict, set: _fresh_set, frozenset: _fresh_set}  # fmt: skip
-    maker = from_table.get(type(obj))
+    maker: Callable[[Any], Value] | None = from_table.get(type(obj))  # type: ignore[call-overload]
     if maker is None and isinstance(obj, tuple) and hasattr(obj, "_fields"):
         maker = _fresh_tuple
     return maker(obj) if maker else Const(obj)
 
 
 def _fresh_list(obj: Any) -> Value:
-    from_items = [from_python(i) for i in obj]
-    return ListValue(from_items)
+    return ListValue([from_python(i) for i in obj])
 
 
 def _fresh_tuple(obj: Any) -> Value:
@@ -145,6 +146,7 @@ def _fresh_set(obj: Any) -> Value:
     out = SetValue(type(obj))
     for item in obj:
         out.items[item] = Const(item)
+    out.twin = obj
     return out
 
 
@@ -169,7 +171,8 @@ def _stable_value(cap: Capture, found: object, name: str) -> Value:
     if isinstance(found, dict | list | set):
         return cap.wrap(found, cap.pin(found, name))
     kind = type(found)
-    if kind.__flags__ & (1 << 9) and not isinstance(found, type | enum.Enum) and not callable(found):
+    made_in_python = bool(kind.__flags__ & (1 << 9))
+    if made_in_python and not isinstance(found, type | enum.Enum) and not callable(found):
         return cap.wrap(found, cap.pin(found, name))
     return from_python(found)
 
@@ -227,6 +230,8 @@ def class_value(cap: Capture, raw: object, kind: type, name: str) -> Value:
                         *_DESCRIPTORS_OF_C, types.GetSetDescriptorType,
                         types.MemberDescriptorType, enum.Enum)):  # fmt: skip
         return Const(raw)
+    if hasattr(type(raw), "__get__"):  # getattr would give something else
+        return cap.wrap(raw, cap.pin(raw))
     return cap.wrap(raw, Attr.make(cap.pin(owner_of(kind, name)), name))
 
 
@@ -255,7 +260,8 @@ def _function_attr(cap: Capture, obj: Const, real: types.FunctionType, name: str
         return
     source = obj.source or cap.pin(real)
     if name == "__wrapped__" or name in real.__dict__:
-        cap.deliver(cap.wrap(real.__dict__[name], Item.make(InstanceDict.make(source), name, False)),
+        own = Item.make(InstanceDict.make(source), name, False)
+        cap.deliver(cap.wrap(real.__dict__[name], own),
                     cont)  # fmt: skip
         return
     if name in ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "__closure__",
@@ -272,8 +278,12 @@ def closure_of(cap: Capture, fn: types.FunctionType, source: Source | None) -> d
     names = fn.__code__.co_freevars
     base = source or cap.pin(fn)
     return {
-        name: cell_of(cap, cell, Item.make(Attr.make(base, "__closure__"), i, True),
-                      ClosureCell.make(base, i, name))  # fmt: skip
+        name: cell_of(
+            cap,
+            cell,
+            Item.make(Attr.make(base, "__closure__"), i, True),
+            ClosureCell.make(base, i, name),
+        )
         for i, (name, cell) in enumerate(zip(names, fn.__closure__ or (), strict=True))
     }
 
@@ -349,47 +359,9 @@ def module_member(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
     return None
 
 
-def instance_get(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
-    """An entry of the instance dictionary, or None; guards its absence."""
-    if name in obj.attrs:
-        return obj.attrs[name]
-    if obj.real is None:
-        return None
-    table = instance_dict(obj.real)
-    if table is None:
-        return None
-    assert obj.source is not None
-    source = InstanceDict.make(obj.source)
-    if name in table:
-        found = cap.wrap(table[name], Item.make(source, name, False))
-        obj.attrs[name] = found
-        return found
-    cap.guard("lacks_key", source, name)
-    obj.attrs[name] = None
-    return None
-
-
-def instance_set(cap: Capture, obj: InstanceValue, name: str, value: Value | None) -> None:
-    """Write (None: delete) an entry of the instance dictionary."""
-    if value is not None and obj.attrs.get(name, MISSING) is None:
-        del obj.attrs[name]  # a new entry goes to the end
-    obj.attrs[name] = value
-    obj.written.pop(name, None)
-    obj.written[name] = None
-    cap.mark(obj)
-
-
-def instance_dict(real: object) -> dict[str, Any] | None:
-    try:
-        found = object.__getattribute__(real, "__dict__")
-    except AttributeError:
-        return None
-    return found if type(found) is dict else None
-
-
 def is_data_descriptor(raw: object) -> bool:
     kind = type(raw)
-    return mro_lookup(kind, "__set__") is not MISSING or mro_lookup(kind, "__delete__") is not MISSING
+    return any(mro_lookup(kind, n) is not MISSING for n in ("__set__", "__delete__"))
 
 
 def bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: Cont | None,
@@ -450,44 +422,6 @@ def _cached_property(cap: Capture, obj: Value, raw: functools.cached_property[An
     cap.call(Const(raw.func), [obj], {}, keep)
 
 
-def slot_get(cap: Capture, obj: InstanceValue, raw: Any, name: str) -> Value | None:
-    """What a slot holds, or None while it is empty; guards what was found."""
-    key = raw.__name__
-    if key in obj.attrs or obj.real is None:
-        return obj.attrs.get(key)
-    assert obj.source is not None
-    try:
-        real = raw.__get__(obj.real)
-    except AttributeError:
-        cap.guard("predicate", obj.source, _EmptySlot(raw))
-        obj.attrs[key] = None
-        return None
-    found = obj.attrs[key] = cap.wrap(real, Attr.make(obj.source, name))
-    return found
-
-
-class _EmptySlot:
-    """Answers whether a slot of an object is still empty."""
-
-    __slots__ = ("raw",)
-
-    def __init__(self, raw: Any) -> None:
-        self.raw = raw
-
-    def __call__(self, obj: object) -> bool:
-        try:
-            self.raw.__get__(obj)
-        except AttributeError:
-            return True
-        return False
-
-    def __hash__(self) -> int:
-        return id(self.raw)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _EmptySlot) and other.raw is self.raw
-
-
 def _slot_attr(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) -> None:
     if not isinstance(obj, InstanceValue):
         raise refuse("W107", f"attribute {name} of {obj.cls().__name__}", cap.loc())
@@ -521,6 +455,8 @@ def exception_member(cap: Capture, obj: InstanceValue, name: str, cont: Cont | N
     found = obj.attrs.get(name)
     if found is None and name in ("__cause__", "__context__"):
         found = Const(None)
+    elif found is None and name == "__traceback__":
+        found = InstanceValue(types.TracebackType)  # nothing can be read from it
     elif found is None and name == "__suppress_context__":
         found = Const(False)
     elif found is None and name in ("value", "code") and issubclass(
@@ -531,83 +467,6 @@ def exception_member(cap: Capture, obj: InstanceValue, name: str, cont: Cont | N
     if found is None:
         raise refuse("W107", f"attribute {name} of {obj.klass.__name__}", cap.loc())
     cap.deliver(found, cont)
-
-
-def vars_of(cap: Capture, obj: InstanceValue) -> Value:
-    """vars(obj): one live window on the instance's attributes."""
-    load_all_attrs(cap, obj)
-    return VarsValue(cap, obj)
-
-
-class VarsValue(DictValue):
-    """vars(instance): what is written to it becomes an attribute, and the other way round."""
-
-    __slots__ = ("of",)
-
-    def __init__(self, cap: Capture, of: InstanceValue) -> None:
-        super().__init__(dict)
-        self.of = of
-        self.items = _AttrsOf(cap, of, names=False)  # type: ignore[assignment]
-        self.keys = _AttrsOf(cap, of, names=True)  # type: ignore[assignment]
-
-
-class _AttrsOf(MutableMapping[object, Value]):
-    """The attributes of an instance as `items` (or, with `names`, as `keys`) of a DictValue."""
-
-    def __init__(self, cap: Capture, of: InstanceValue, names: bool) -> None:
-        self.cap = cap
-        self.of = of
-        self.names = names
-        self.slots = slot_names(of.klass)
-
-    def __getitem__(self, key: object) -> Value:
-        found = self.of.attrs.get(str(key))
-        if found is None or key in self.slots:
-            raise KeyError(key)
-        return Const(key) if self.names else found
-
-    def __setitem__(self, key: object, value: Value) -> None:
-        if not isinstance(key, str):
-            raise refuse("W107", "a key of vars() that is no text", self.cap.loc())
-        if not self.names:
-            instance_set(self.cap, self.of, key, value)
-
-    def __delitem__(self, key: object) -> None:
-        self[key]
-        if not self.names:
-            instance_set(self.cap, self.of, str(key), None)
-
-    def __iter__(self) -> Iterator[object]:
-        return iter([k for k, v in self.of.attrs.items() if v is not None and k not in self.slots])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def slot_names(kind: type) -> frozenset[str]:
-    """Names of the attributes that live in slots."""
-    return frozenset(
-        name for base in kind.__mro__ for name, raw in vars(base).items()
-        if isinstance(raw, types.MemberDescriptorType)
-    )  # fmt: skip
-
-
-def load_all_attrs(cap: Capture, obj: InstanceValue) -> None:
-    """Read the whole instance dictionary, in order, and guard its keys."""
-    if obj.real is None:
-        return
-    table = instance_dict(obj.real) or {}
-    assert obj.source is not None
-    cap.guard("keys", InstanceDict.make(obj.source), tuple(table))
-    before = dict(obj.attrs)
-    obj.attrs.clear()
-    for name in table:
-        if name in before and (before[name] is not None or name in obj.written):
-            obj.attrs[name] = before.pop(name)
-        else:
-            before.pop(name, None)
-            instance_get(cap, obj, name)
-    obj.attrs.update(before)
 
 
 for _family, _handler in ((Const, _const_attr), (InstanceValue, _instance_attr)):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import types
-from typing import Any
 
 from torchweld.capture.attrs import bind_raw, builtin_attr, get_attr, watch_class
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.state import Cont, raised
 from torchweld.capture.tables import GETATTR
 from torchweld.capture.values.base import (
     BoundValue,
@@ -52,10 +50,22 @@ def _functionvalue_attr(cap: Capture, obj: FunctionValue, name: str, cont: Cont 
         cap.deliver(Const(obj.name if name == "__name__" else obj.qualname), cont)
     elif name == "__code__":
         cap.deliver(Const(obj.code), cont)
-    elif name in ("__module__", "__doc__"):
-        cap.deliver(Const(None), cont)
+    elif name == "__module__":
+        assert isinstance(obj.globals, Const)
+        cap.deliver(Const(obj.globals.obj.get("__name__")), cont)  # type: ignore[attr-defined]
+    elif name == "__doc__":
+        cells = tuple(types.CellType() for _ in obj.code.co_freevars)
+        cap.deliver(Const(types.FunctionType(obj.code, {}, closure=cells).__doc__), cont)
     elif name == "__dict__":
-        cap.deliver(DictValue(dict), cont)
+        out = DictValue(dict)
+        for key, value in obj.attrs.items():
+            if not key.startswith("__") or key == "__wrapped__":
+                out.items[key] = value
+                out.keys[key] = Const(key)
+        cap.deliver(out, cont)
+    elif name == "__annotations__":
+        obj.attrs[name] = DictValue(dict)
+        cap.deliver(obj.attrs[name], cont)
     elif name == "__get__":
         cap.deliver(BoundValue(Const(types.FunctionType.__get__), obj), cont)
     else:

@@ -9,13 +9,11 @@ import torch
 from torchweld.capture.attrs import (
     MISSING,
     class_value,
-    instance_get,
-    instance_set,
     is_data_descriptor,
     mro_lookup,
-    slot_get,
     watch_class,
 )
+from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.values.base import (

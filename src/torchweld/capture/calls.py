@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import reprlib
+import sysconfig
 import types
+import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from torchweld.capture.attrs import (
-    MISSING,
-    closure_of,
-    instance_get,
-    mro_lookup,
-    watch_class,
-)
+from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
+from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.policy import Policy, policy_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
-from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS
+from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, CallHandler
 from torchweld.capture.values.base import (
     BoundValue,
     CellValue,
@@ -37,8 +38,15 @@ from torchweld.capture.values.base import (
 )
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code
-from torchweld.ir.source import Attr, InstanceDict, Item
+from torchweld.ir.source import Attr, InstanceDict, Item, Source
 
+# wrappers that only watch for endless recursion
+_TRANSPARENT = frozenset(
+    decorate(lambda self: "").__code__
+    for decorate in (dataclasses._recursive_repr, reprlib.recursive_repr())  # type: ignore[attr-defined]
+)
+_INSTALLED = (*(sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")),
+              str(Path(__file__).parent), "<")  # fmt: skip
 OnRaise = Callable[[Value], bool] | None
 MAX_DEPTH = 400
 
@@ -66,7 +74,7 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     real = fn.obj
     handler = _handler_of(real)
     if handler is not None:
-        guarded(cap, on_raise, lambda: handler(cap, args, kwargs, cont))
+        guarded(cap, on_raise, lambda: _handle(cap, real, handler, args, kwargs, cont))
         return
     if isinstance(real, type):
         construct(cap, fn, real, args, kwargs, cont, on_raise)
@@ -77,12 +85,38 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
         return
     if not callable(real):
         raise raised(TypeError, f"'{type(real).__name__}' object is not callable")
+    own_call = METHODS.get((type(real), "__call__"))
+    if own_call is not None:
+        guarded(cap, on_raise, lambda: _handle(cap, real, own_call, [fn, *args], kwargs, cont))
+        return
+    if isinstance(real, types.GenericAlias | typing._GenericAlias):  # type: ignore[attr-defined]
+        _call_alias(cap, fn, real.__origin__, args, kwargs, cont, on_raise)
+        return
+    if isinstance(real, types.FunctionType) and real.__code__ in _TRANSPARENT:
+        real = real.__wrapped__
+        call_value(cap, Const(real), args, kwargs, cont, on_raise)
+        return
     policy = policy_of(real)
     if policy is Policy.INLINE or real in cap.inline_next:
         cap.inline_next.discard(real)
         _call_real_function(cap, fn, args, kwargs, cont, on_raise)
     else:
-        guarded(cap, on_raise, lambda: policy.run(cap, real, args, kwargs, cont))
+        guarded(cap, on_raise, lambda: _handle(
+            cap, real, lambda c, a, k, then: policy.run(c, real, a, k, then), args, kwargs, cont))  # fmt: skip
+
+
+def _call_alias(cap: Capture, alias: Const, origin: Any, args: list[Value],
+                kwargs: dict[str, Value], cont: Cont | None,
+                on_raise: OnRaise) -> None:  # fmt: skip
+    """C[int](...): an instance of C that remembers the alias, where it can."""
+
+    def remember(made: Value) -> None:
+        if isinstance(made, InstanceValue) and made.klass.__dictoffset__ and (
+                mro_lookup(made.klass, "__setattr__") is object.__setattr__):  # fmt: skip
+            instance_set(cap, made, "__orig_class__", alias)
+        cap.deliver(made, cont)
+
+    call_value(cap, Const(origin), args, kwargs, remember, on_raise)
 
 
 def _handler_of(real: Any) -> Any:
@@ -90,6 +124,22 @@ def _handler_of(real: Any) -> Any:
         return FUNCTIONS.get(real)
     except TypeError:  # unhashable
         return None
+
+
+# what a handler meets when it is given arguments that it was not written for
+_SURPRISES = (AssertionError, AttributeError, IndexError, KeyError, NotConstant, TypeError,
+              ValueError)  # fmt: skip
+
+
+def _handle(cap: Capture, real: Any, handler: CallHandler, args: list[Value],
+            kwargs: dict[str, Value], cont: Cont | None) -> None:  # fmt: skip
+    """Run a handler; eager decides about arguments that it cannot take."""
+    try:
+        handler(cap, args, kwargs, cont)
+    except _SURPRISES as error:
+        name = getattr(real, "__qualname__", None) or type(real).__name__
+        raise refuse("W107", f"{name} of these arguments ({type(error).__name__} {error})",
+                     cap.loc()) from error  # fmt: skip
 
 
 def guarded(cap: Capture, on_raise: OnRaise, run: Callable[[], None]) -> None:
@@ -110,6 +160,7 @@ def _call_real_function(cap: Capture, fn: Const, args: list[Value], kwargs: dict
     real = fn.obj
     assert isinstance(real, types.FunctionType)
     source = fn.source or cap.pin(real)
+    _guard_function(cap, real, source)
     defaults = _real_defaults(cap, real, source)
     kwdefaults = _real_kwdefaults(cap, real, source)
     code = decode(real.__code__)
@@ -118,6 +169,25 @@ def _call_real_function(cap: Capture, fn: Const, args: list[Value], kwargs: dict
         return
     cells = closure_of(cap, real, fn.source) if code.freevars else {}
     push_frame(cap, code, real.__globals__, bound, cells, cont, on_raise, fn)
+
+
+def _guard_function(cap: Capture, real: types.FunctionType, source: Source) -> None:
+    """The user's own functions may get other code or defaults; installed ones are not watched."""
+    if not _of_the_user(real.__code__.co_filename):
+        return
+    cap.guard("is", Attr.make(source, "__code__"), real.__code__)
+    if real.__defaults__:
+        cap.guard("is", Attr.make(source, "__defaults__"), real.__defaults__)
+    if real.__kwdefaults__:
+        names = Attr.make(source, "__kwdefaults__")
+        cap.guard("is", names, real.__kwdefaults__)
+        for name, value in real.__kwdefaults__.items():
+            cap.guard("is", Item.make(names, name, False), value)
+
+
+@functools.cache
+def _of_the_user(filename: str) -> bool:
+    return not filename.startswith(_INSTALLED) and "site-packages" not in filename
 
 
 def _real_defaults(cap: Capture, real: types.FunctionType, source: Any) -> list[Value]:
@@ -251,6 +321,11 @@ def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: d
             call_value(cap, forward, args, kwargs, cont, on_raise)
             return
         raw = mro_lookup(fn.klass, "forward")
+    if raw is torch.nn.Module.__call__:
+        hooks = instance_get(cap, fn, "_forward_hooks_always_called")
+        if isinstance(hooks, DictValue) and _length(cap, hooks):
+            # nn.Module itself leaves them out while it is compiled
+            raise refuse("W107", "a forward hook with always_call=True", cap.loc())
     call_value(cap, Const(raw), [fn, *args], kwargs, cont, on_raise)
 
 
@@ -288,7 +363,7 @@ def construct(cap: Capture, fn: Const, kind: type, args: list[Value], kwargs: di
     """kind(*args, **kwargs): the class table, else __new__ and __init__ by Python's rules."""
     handler = CLASSES.get(kind)
     if handler is not None:
-        guarded(cap, on_raise, lambda: handler(cap, args, kwargs, cont))
+        guarded(cap, on_raise, lambda: _handle(cap, kind, handler, args, kwargs, cont))
         return
     meta_call = mro_lookup(type(kind), "__call__")
     if isinstance(meta_call, types.FunctionType) and type(kind).__module__ != "enum":
@@ -317,7 +392,8 @@ def construct(cap: Capture, fn: Const, kind: type, args: list[Value], kwargs: di
 
 
 def _new_exception(cap: Capture, kind: type[BaseException], args: list[Value],
-                   kwargs: dict[str, Value], cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
+                   kwargs: dict[str, Value], cont: Cont | None,
+                   on_raise: OnRaise) -> None:  # fmt: skip
     if isinstance(mro_lookup(kind, "__new__"), types.FunctionType | staticmethod) or (
             issubclass(kind, OSError) and len(args) > 1) or issubclass(
             kind, BaseExceptionGroup | UnicodeError):  # fmt: skip
@@ -396,4 +472,6 @@ def has_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
     return any(isinstance(a, TensorValue) for a in (*args, *kwargs.values()))
 
 
-__all__ = ["NotConstant", "bind", "call_value", "constants", "construct", "has_tensor", "push_frame"]
+__all__ = [
+    "NotConstant", "bind", "call_value", "constants", "construct", "has_tensor", "push_frame",
+]  # fmt: skip

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx import Graph, Node
 
 from torchweld.base.loc import Loc
+from torchweld.capture.late import LateNumber, LateNumbers, takes_late
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import (
     Const,
@@ -39,12 +40,41 @@ from torchweld.ir.source import Source
 _MAX_NESTING = 4
 
 
-class GraphBuilder:
-    """The FX graph of one capture, its inputs, and the tensors met so far."""
+class CheckedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """FakeTensorMode that refuses dimensions out of range where torch's own fake kernels do not."""
 
-    def __init__(self) -> None:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        place = _UNCHECKED_DIM.get(func)
+        if place is not None:
+            dim = args[place] if len(args) > place else (kwargs or {}).get("dim", -1)
+            rank = max(args[0].dim(), 1)
+            if not -rank <= dim < rank:
+                raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, "
+                                 f"{rank - 1}], but got {dim})")  # fmt: skip
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+_ATEN = torch.ops.aten
+# operator -> position of `dim`
+_UNCHECKED_DIM: dict[Any, int] = {
+    _ATEN._softmax.default: 1, _ATEN._log_softmax.default: 1, _ATEN._safe_softmax.default: 1,
+    _ATEN.sort.default: 1, _ATEN.sort.stable: 2, _ATEN.argsort.default: 1, _ATEN.argsort.stable: 2,
+}  # fmt: skip
+
+
+class GraphBuilder:
+    """The FX graph of one capture, its inputs, and the tensors met so far.
+
+    places: what each placeholder is, in order: the Source of a tensor, or a late number.
+    """
+
+    def __init__(self, late: LateNumbers, force: Callable[[Slot], Value]) -> None:
         self.graph = Graph()
-        self.mode = FakeTensorMode(allow_non_fake_inputs=False, static_shapes=True)
+        self.late = late
+        self.force = force
+        self.places: list[Source | LateNumber] = []
+        self.numbers: dict[int, Node] = {}
+        self.mode = CheckedFakeMode(allow_non_fake_inputs=False, static_shapes=True)
         self.inputs: list[tuple[Source, TensorValue, torch.Tensor]] = []
         self.versions: list[int] = []
         self.by_fake: dict[int, TensorValue] = {}
@@ -63,14 +93,25 @@ class GraphBuilder:
         kind = type(real)
         value = TensorValue(node, fake, kind, source)
         self.inputs.append((source, value, real))
+        self.places.append(source)
         self.versions.append(_version(fake))
         self.by_fake[id(fake)] = value
         self.kept.append(fake)
         return value
 
+    def number(self, x: LateNumber) -> Node:
+        """A placeholder for a late number."""
+        node = self.numbers.get(id(x))
+        if node is None:
+            node = self.numbers[id(x)] = self.graph.placeholder(f"number_{len(self.numbers)}")
+            node.meta[VAL] = x.now
+            self.places.append(x)
+        return node
+
     def mutated_inputs(self) -> list[int]:
         """Positions of the inputs whose data an operator of the graph wrote."""
-        return [i for i, (_, v, _) in enumerate(self.inputs) if _version(v.fake) != self.versions[i]]
+        return [i for i, (_, v, _) in enumerate(self.inputs)
+                if _version(v.fake) != self.versions[i]]  # fmt: skip
 
     def _name(self, text: str) -> str:
         base = re.sub(r"\W+", "_", text).strip("_").lower() or "arg"
@@ -84,6 +125,8 @@ class GraphBuilder:
         op: "call_function" or "call_method". Errors: NotConstant for an argument that neither a
         graph nor an operator can hold; GraphBreak when the operator cannot run on fakes.
         """
+        if self.late.sources:
+            self._fix_numbers(target, args, kwargs)
         fx_args = tuple(self.to_fx(a) for a in args)
         fx_kwargs = {k: self.to_fx(v) for k, v in kwargs.items()}
         real_args = [self.to_fake(a) for a in args]
@@ -94,6 +137,13 @@ class GraphBuilder:
         node.meta[VAL] = result
         self.n_calls += 1
         return self.wrap_result(node, result, at, 0)
+
+    def _fix_numbers(self, target: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """Fix the late numbers that the operator cannot take."""
+        given: list[tuple[int | str, Value]] = [*enumerate(args), *kwargs.items()]
+        for place, x in given:
+            if isinstance(x, LateNumber) and not takes_late(target, place, args):
+                x.fix()
 
     def run(self, op: str, target: Any, args: list[Any], kwargs: dict[str, Any], at: Loc) -> Any:
         """The result of an operator on FakeTensors."""
@@ -106,7 +156,8 @@ class GraphBuilder:
         except DataDependentOutputException as error:
             raise refuse("W102", f"{name} needs the value of a Tensor ({error.func})", at) from None
         except DynamicOutputShapeException as error:
-            raise refuse("W105", f"the shape of {name} depends on data ({error.func})", at) from None
+            why = f"the shape of {name} depends on data ({error.func})"
+            raise refuse("W105", why, at) from None
         except UnsupportedFakeTensorException as error:
             raise refuse("W104", f"{name}: {error}", at) from None
         except Exception as error:
@@ -152,10 +203,14 @@ class GraphBuilder:
     # --------------------------------------------------------------- arguments
     def to_fx(self, x: Slot) -> Any:
         """An argument as the graph holds it."""
+        if isinstance(x, LateNumber) and not x.fixed:
+            return self.number(x)
         return self._convert(x, lambda t: t.node)
 
     def to_fake(self, x: Slot) -> Any:
         """An argument as an operator on fakes gets it."""
+        if isinstance(x, LateNumber):
+            return x.now
         return self._convert(x, lambda t: t.fake)
 
     def _convert(self, x: Slot, tensor: Callable[[TensorValue], Any]) -> Any:
@@ -175,18 +230,14 @@ class GraphBuilder:
                 return slice(*(self._convert(p, tensor) for p in x.parts))
             case Const() if isinstance(x.obj, _ARGUMENT) or x.obj is None or _is_function(x.obj):
                 return x.obj
-            case Lazy() if isinstance(x.obj, _ARGUMENT) or x.obj is None:
-                return x.obj
+            case Lazy():
+                return self._convert(self.force(x), tensor)
         raise NotConstant
 
 
 def _is_function(obj: object) -> bool:
     """A function of torch or a dtype-like class may be an argument (activation=F.relu)."""
     return callable(obj) and str(getattr(obj, "__module__", "")).split(".")[0] in ("torch", "math")
-
-
-
-
 
 
 def _holds_tensor(x: object) -> bool:

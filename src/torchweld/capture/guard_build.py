@@ -20,6 +20,8 @@ from torchweld.ir.source import (
     TypeOf,
 )
 
+# up to this number, pairs of distinct objects are checked one by one
+_FEW_PAIRS = 4
 # guards about an item of a dict that cannot change while the dict does not (the guard program
 # itself checks the type again where `__class__` can be assigned)
 _STABLE = ("is", "equal", "is_not", "type")
@@ -66,15 +68,27 @@ class GuardBuilder:
             self._state(guard)
         for source in sorted(self.order, key=_depth):
             self._emit(source, late)
-        for guard in late:
+        for guard in self._pairs(late):
             self._check(guard)
         return self.out.build()
+
+    def _pairs(self, late: list[Guard]) -> list[Guard]:
+        """Many objects that must be distinct from one another are checked at once."""
+        distinct = [g for g in late if g.kind == "distinct"]
+        if len(distinct) <= _FEW_PAIRS:
+            return late
+        for group in _connected(distinct):
+            regs = tuple(sorted(self.registers[s] for s in group))
+            self.out.check(Op.ALL_DISTINCT, obj=regs, why="distinct       all of "
+                           + ", ".join(s.text() for s in group)[:200])  # fmt: skip
+        return [g for g in late if g.kind != "distinct"]
 
     def register(self, source: Source) -> int:
         return self.registers[source]
 
     def _state(self, guard: Guard) -> None:
-        fn, expected = guard.expected  # type: ignore[misc]
+        fact: Any = guard.expected
+        fn, expected = fact
         reg = self.out.access(Op.CALL0, obj=fn, why=guard.text())
         kind = Op.EQ if isinstance(expected, int | float | str | bool) else Op.IS
         self.out.check(kind, reg, expected, why=guard.text())
@@ -134,6 +148,8 @@ class GuardBuilder:
         op_of = _CHECKS.get(guard.kind)
         if op_of is None:
             raise InternalError(f"no instruction for guard {guard.kind}")
+        if guard.expected is ... or guard.expected is NotImplemented:
+            op_of = Op.IS
         self.out.check(op_of, reg, guard.expected, why=guard.text())
 
 
@@ -160,6 +176,46 @@ def _row(source: Source) -> tuple[Op, Any, int]:
             return Op.CELL, None, 0
         case TypeOf():
             return Op.TYPE_OF, None, 0
+    raise InternalError(f"no access for {type(source).__name__}")
+
+
+def _connected(distinct: list[Guard]) -> list[list[Source]]:
+    """The sources of the pairs, those that are connected by pairs together."""
+    group_of: dict[Source, list[Source]] = {}
+    for guard in distinct:
+        assert guard.source is not None
+        assert isinstance(guard.expected, Source)
+        a = group_of.setdefault(guard.source, [guard.source])
+        b = group_of.setdefault(guard.expected, [guard.expected])
+        if a is not b:
+            a += b
+            group_of.update((s, a) for s in b)
+    return list({id(g): g for g in group_of.values()}.values())
+
+
+def load(source: Source, args: tuple[object, ...]) -> object:
+    """What is found at a source now. Errors: what looking there raises."""
+    match source:
+        case Local():
+            return args[source.index]
+        case Pinned():
+            return source.token.obj
+        case Item():
+            box: Any = load(source.base, args)
+            kind: Any = dict if not source.sequence else list if isinstance(box, list) else tuple
+            return kind.__getitem__(box, source.key)
+        case InstanceDict():
+            return object.__getattribute__(load(source.base, args), "__dict__")
+        case ClosureCell():
+            fn: Any = load(source.base, args)
+            return fn.__closure__[source.index].cell_contents
+        case CellContents():
+            cell: Any = load(source.base, args)
+            return cell.cell_contents
+        case Attr():
+            return getattr(load(source.base, args), source.name)
+        case TypeOf():
+            return type(load(source.base, args))
     raise InternalError(f"no access for {type(source).__name__}")
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import logging
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,58 +18,87 @@ from torchweld.capture import functions, opcodes
 from torchweld.capture.attrs import closure_of
 from torchweld.capture.calls import call_value
 from torchweld.capture.opcodes.protect import unwind
+from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
 from torchweld.capture.state import Raised, VFrame, refuse
 from torchweld.capture.tables import OPCODES, OpcodeHandler
-from torchweld.capture.values.base import CellValue, InstanceValue, Lazy, TensorValue, TupleValue
-from torchweld.capture.wrap import wrap
+from torchweld.capture.values.base import (
+    CellValue,
+    Const,
+    InstanceValue,
+    Lazy,
+    TensorValue,
+    TupleValue,
+)
+from torchweld.capture.wrap import IMMUTABLE, wrap
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code, Instr
 from torchweld.ir.region import Region
-from torchweld.ir.source import Local
+from torchweld.ir.source import Attr, Item, Local, Source
 
 _FILLED = (functions, opcodes)  # imported for the tables that they fill
+
+_FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 # torch state that decides what the recorded operators mean
 _STATE: tuple[Callable[[], Any], ...] = (
     torch.is_grad_enabled, torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled,
     torch.get_default_dtype, torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack,
-    torch.are_deterministic_algorithms_enabled,
+    torch._C._get_deterministic_algorithms,
 )  # fmt: skip
 
 
-def capture(fn: types.FunctionType, args: tuple[object, ...]) -> Region:
+def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> Region:
     """Capture one call of `fn` with these flat arguments.
 
-    Errors: GraphBreak with a reason when any part of the frame cannot be captured.
+    Errors: GraphBreak with a reason when any part of the frame cannot be captured; the facts that
+    led there are in `cap.guards`.
     """
+    cap.wrapper = wrap
+    cap.caller = call_value
+    grad_mode = torch.is_grad_enabled()
+    _guard_state(cap)
     code = decode(fn.__code__)
     if code.is_generator:
         raise refuse("W109", f"{code.qualname} is a generator or coroutine")
     if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
         raise refuse("W115", "a torch function or dispatch mode is active")
-    cap = Capture()
-    cap.wrapper = wrap
-    cap.caller = call_value
-    grad_mode = torch.is_grad_enabled()
-    for getter in _STATE:
-        cap.guard("state", None, (getter, getter()))
-    if torch._C._is_any_autocast_enabled():
-        _guard_autocast(cap)
+    locals_: list[Source] = [Local.make(i, name) for i, name in enumerate(code.params)]
     _push_root(cap, fn, code, args)
+    quiet = _FAKE_LOG.disabled
+    _FAKE_LOG.disabled = True  # it prints the errors that the frame may well handle
     try:
         run(cap)
-        outputs, result, finish = residualize(cap, grad_mode)
+        outputs, result, finish = residualize(cap, grad_mode, locals_)
         graph = _finish_graph(cap, outputs)
     finally:
+        _FAKE_LOG.disabled = quiet
         for undo in reversed(cap.state_restore):
             undo()
     if cap.builder.n_calls == 0:
         raise refuse("W113", f"{code.qualname} runs no tensor operation")
     inputs = tuple(source for source, _, _ in cap.builder.inputs)
     _guard_aliases(cap)
+    if not grad_mode and not cap.reads_grad and torch.is_grad_enabled not in cap.modes_set:
+        _forget_requires_grad(cap)
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish)
+
+
+def _guard_state(cap: Capture) -> None:
+    for getter in _STATE:
+        cap.guard("state", None, (getter, getter()))
+    if torch._C._is_any_autocast_enabled():
+        _guard_autocast(cap)
+
+
+def _forget_requires_grad(cap: Capture) -> None:
+    """With grad mode off throughout, requires_grad decides nothing."""
+    for key, guard in cap.guards.items():
+        if guard.kind == "tensor":
+            assert isinstance(guard.expected, tuple)
+            loose = (*guard.expected[:5], None, *guard.expected[6:])
+            cap.guards[key] = dataclasses.replace(guard, expected=loose)
 
 
 def _guard_autocast(cap: Capture) -> None:
@@ -106,7 +138,9 @@ def run(cap: Capture) -> None:
 def _run_frame(cap: Capture) -> None:
     """Interpret the innermost frame until another one becomes the innermost."""
     frame = cap.frames[-1]
-    rows = _rows(frame.code)
+    if isinstance(frame.function, Const) and frame.ip == 0:
+        _guard_function(cap, frame.function.obj)
+    rows = _rows(frame.code, bool(cap.late.sources))
     frames = cap.frames
     while True:
         handler, instr = rows[frame.ip]
@@ -120,8 +154,48 @@ def _run_frame(cap: Capture) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _rows(code: Code) -> list[tuple[OpcodeHandler, Instr]]:
-    return [(OPCODES.get(i.op) or _unknown, i) for i in code.instrs]
+def _rows(code: Code, late: bool) -> list[tuple[OpcodeHandler, Instr]]:
+    found = [(OPCODES.get(i.op) or _unknown, i) for i in code.instrs]
+    return [(_LATE.get(i.op, fn), i) for fn, i in found] if late else found
+
+
+def _binary_late(cap: Capture, f: VFrame, i: Instr) -> None:
+    made = cap.late.binary(i.arg, f.stack[-2], f.stack[-1])
+    if made is None:
+        OPCODES["BINARY_OP"](cap, f, i)
+    else:
+        f.stack[-2:] = [made]
+
+
+def _unary_late(cap: Capture, f: VFrame, i: Instr) -> None:
+    made = cap.late.unary(i.arg, f.stack[-1])
+    if made is None:
+        OPCODES["UNARY"](cap, f, i)
+    else:
+        f.stack[-1] = made
+
+
+_LATE: dict[str, OpcodeHandler] = {"BINARY_OP": _binary_late, "UNARY": _unary_late}
+
+
+def _guard_function(cap: Capture, fn: object) -> None:
+    """Code and defaults of a function of the user's can be replaced while it stays the same."""
+    if not isinstance(fn, types.FunctionType) or fn in cap.functions or _is_library(fn):
+        return
+    cap.functions.add(fn)
+    source = cap.pin(fn)
+    cap.guard("is", Attr.make(source, "__code__"), fn.__code__)
+    if fn.__defaults__:
+        cap.guard("is", Attr.make(source, "__defaults__"), fn.__defaults__)
+    base = Attr.make(source, "__kwdefaults__")
+    for name, value in (fn.__kwdefaults__ or {}).items():
+        if isinstance(value, IMMUTABLE):
+            cap.guard("equal", Item.make(base, name, False), value)
+
+
+def _is_library(fn: types.FunctionType) -> bool:
+    top = str(fn.__module__).split(".")[0]
+    return top in ("torch", "torchweld") or top in sys.stdlib_module_names
 
 
 def _unknown(cap: Capture, f: VFrame, i: Instr) -> None:
@@ -140,7 +214,10 @@ def _describe(error: Raised) -> str:
 def _finish_graph(cap: Capture, outputs: list[TensorValue]) -> GraphModule:
     graph = cap.builder.graph
     graph.output(tuple(t.node for t in outputs))
-    return GraphModule(torch.nn.Module(), graph, "Captured")
+    made = GraphModule(torch.nn.Module(), graph, "Captured")
+    places, inputs = cap.builder.places, cap.builder.inputs
+    made.meta[MUTATED] = tuple(places.index(inputs[i][0]) for i in cap.builder.mutated_inputs())
+    return made
 
 
 def _guard_aliases(cap: Capture) -> None:

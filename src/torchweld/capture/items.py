@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from torchweld.capture import polyfills
-from torchweld.capture.attrs import VarsValue, from_python, mro_lookup
+from torchweld.capture.attrs import from_python, mro_lookup
+from torchweld.capture.instances import VarsValue
 from torchweld.capture.ops import changed, filed_key, payload, real_call, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
@@ -31,7 +32,7 @@ from torchweld.capture.values.base import (
     ViewValue,
     constant,
 )
-from torchweld.capture.wrap import complete, need_frozen, read_key
+from torchweld.capture.wrap import complete, need_frozen, read_key, set_order
 
 
 # ----------------------------------------------------------------------- items
@@ -152,9 +153,13 @@ def sequence_item(cap: Capture, box: ListValue | TupleValue, key: Value) -> Valu
         return TupleValue(part, box.kind if box.kind is torch.Size else tuple)
     try:
         i = operator.index(index)
+    except TypeError:
+        raise raised(TypeError, f"{box.cls().__name__} indices must be integers or slices, not "
+                                f"{type(index).__name__}") from None  # fmt: skip
+    try:
         box.items[i] = cap.force(box.items[i])
-    except (TypeError, IndexError) as error:
-        raise raised(type(error), *error.args) from None
+    except IndexError:
+        raise raised(IndexError, f"{box.cls().__name__} index out of range") from None
     return box.items[i]  # type: ignore[return-value]
 
 
@@ -185,8 +190,8 @@ def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
                 raise raised(type(error), *error.args) from None
             changed(cap, box)
         case _:
-            raise raised(TypeError,
-                         f"'{obj.cls().__name__}' object does not support item assignment")  # fmt: skip
+            raise raised(TypeError, f"'{obj.cls().__name__}' object does not support item "
+                                    "assignment")  # fmt: skip
 
 
 def del_item(cap: Capture, obj: Value, key: Value) -> None:
@@ -267,7 +272,7 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
         case ViewValue():
             return view_iterator(cap, x)
         case SetValue():
-            it = iter(list(x.items.values()))
+            it = iter(set_order(cap, x))
             return IteratorValue(lambda: next(it, None), type(iter(set())))
         case TensorValue():
             if x.fake.ndim == 0:
@@ -275,7 +280,7 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
             parts = cap.builder.call("call_method", "unbind", [x, Const(0)], {}, cap.loc())
             assert isinstance(parts, TupleValue)
             return _sequence_iterator(cap, parts)
-        case Const() if isinstance(x.obj, str | bytes | range | type(iter(range(0)))):
+        case Const() if isinstance(x.obj, str | bytes | range | frozenset):
             real = iter(x.obj)
             return IteratorValue(lambda: _const_or_end(real), type(real))
         case Const() if isinstance(x.obj, type) and hasattr(x.obj, "__members__"):
@@ -463,5 +468,5 @@ def has_open_block(gen: GeneratorValue) -> bool:
     row = frame.code.handler(frame.ip - 1)
     if gen.finished or row is None:
         return False
-    return any(i.op != "STOPITERATION_ERROR" for i in frame.code.instrs[row.target : row.target + 1])
+    return bool(frame.code.instrs[row.target].op != "STOPITERATION_ERROR")
 

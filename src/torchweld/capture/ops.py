@@ -25,6 +25,7 @@ from torchweld.capture.values.base import (
     GeneratorValue,
     InstanceValue,
     IteratorValue,
+    LateText,
     ListValue,
     Mutable,
     NotConstant,
@@ -103,18 +104,7 @@ class NeedsUserCode(Exception):
 
 def changed(cap: Capture, box: Mutable) -> None:
     """A container was changed."""
-    if isinstance(box, DequeValue):
-        if box.real is not None and not box.changed:
-            box.changed = True
-            cap.effects.append((Const(refill), [box, box.as_list], {}))
-        return
     cap.mark(box)
-
-
-def refill(box: collections.deque[Any], items: list[Any]) -> None:
-    """Give a deque from outside the items that it has after the frame."""
-    box.clear()
-    box.extend(items)
 
 
 # ----------------------------------------------------------------------- truth
@@ -138,9 +128,12 @@ def plain_truth(cap: Capture, x: Value) -> bool:
             return bool(x.obj)
         case TensorValue():
             if x.fake.numel() != 1:
-                raise raised(RuntimeError, "Boolean value of Tensor with "
-                             f"{'more than one' if x.fake.numel() else 'no'} value is ambiguous")  # fmt: skip
+                many = "more than one" if x.fake.numel() else "no"
+                raise raised(RuntimeError, f"Boolean value of Tensor with {many} value is "
+                                           "ambiguous")  # fmt: skip
             raise refuse("W101", "the value is known only when the graph runs", cap.loc())
+        case LateText():
+            raise refuse("W102", "a text that shows a Tensor is looked at", cap.loc())
         case ListValue() | TupleValue():
             return bool(x.items)
         case DictValue():
@@ -205,6 +198,9 @@ def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = No
         if isinstance(a, TensorValue) and any(hasattr(b.cls(), n) for n in _TENSOR_LIKE):
             raise refuse("W107", f"a Tensor {symbol} a {b.cls().__name__}", cap.loc())
         cap.call(Const(hook), [b, a], {}, _unless(cap, cont, lambda: _unsupported(symbol, a, b)))
+        return
+    if symbol == "%" and a.cls() is str:
+        METHODS[(str, "__mod__")](cap, [a, b], {}, cont)
         return
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
         tensor_binary(cap, fn, a, b, cont)
@@ -288,6 +284,10 @@ def _in_place_container(cap: Capture, symbol: str, a: Value, b: Value, cont: Con
 def plain_binary(cap: Capture, fn: Any, a: Value, b: Value, cont: Cont | None) -> None:
     """An operator on containers and constants."""
     match a, b:
+        case (Const() | LateText(), Const() | LateText()) if fn is operator.add and (
+                LateText in (type(a), type(b)) and a.cls() is b.cls()):  # fmt: skip
+            METHODS[(str, "__add__")](cap, [a, b], {}, cont)
+            return
         case (ListValue(), ListValue()) if fn is operator.add:
             cap.deliver(ListValue([*a.items, *b.items]), cont)
             return
@@ -295,11 +295,11 @@ def plain_binary(cap: Capture, fn: Any, a: Value, b: Value, cont: Cont | None) -
             kind = torch.Size if a.kind is torch.Size and b.kind is torch.Size else tuple
             cap.deliver(TupleValue([*a.items, *b.items], kind), cont)
             return
-        case (ListValue(), Const(obj=int())) if fn is operator.mul:
-            cap.deliver(ListValue(a.items * b.obj), cont)
+        case (ListValue(), Const(obj=int() as n)) if fn is operator.mul:
+            cap.deliver(ListValue(a.items * n), cont)
             return
-        case (TupleValue(), Const(obj=int())) if fn is operator.mul:
-            cap.deliver(TupleValue(a.items * b.obj, a.kind), cont)
+        case (TupleValue(), Const(obj=int() as n)) if fn is operator.mul:
+            cap.deliver(TupleValue(a.items * n, a.kind if a.kind is torch.Size else tuple), cont)
             return
         case (Const(obj=int()), ListValue() | TupleValue()) if fn is operator.mul:
             plain_binary(cap, fn, b, a, cont)
@@ -314,9 +314,6 @@ def plain_binary(cap: Capture, fn: Any, a: Value, b: Value, cont: Cont | None) -
                 return
     need_frozen(cap, a)
     need_frozen(cap, b)
-    if fn is operator.mod and isinstance(a, Const) and isinstance(a.obj, str):
-        METHODS[(str, "__mod__")](cap, [a, b], {}, cont)
-        return
     try:
         left, right = constant(cap.unwrap(a)), constant(cap.unwrap(b))
     except NotConstant:
@@ -378,6 +375,8 @@ def compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = N
     """a <symbol> b for the six comparisons."""
     fn, special, reflected = COMPARE[symbol]
     hook = user_method(cap, a, special)
+    if symbol == "!=" and _ne_by_eq(cap, a, b, cont):
+        return
     if _goes_first(b, a, reflected) and user_method(cap, b, reflected) is not None:
         cap.call(Const(user_method(cap, b, reflected)), [b, a], {}, _unless(
             cap, cont, lambda: cap.call(Const(hook), [a, b], {}, _compare_end(
@@ -397,6 +396,22 @@ def compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = N
         tensor_binary(cap, fn, a, b, cont)
         return
     plain_compare(cap, symbol, payload(a), payload(b), cont)
+
+
+def _ne_by_eq(cap: Capture, a: Value, b: Value, cont: Cont | None) -> bool:
+    """object.__ne__ is the opposite of a user-written __eq__."""
+    eq = user_method(cap, a, "__eq__")
+    if eq is None or mro_lookup(a.cls(), "__ne__") is not object.__ne__:
+        return False
+
+    def check(result: Value) -> None:
+        if isinstance(result, Const) and result.obj is NotImplemented:
+            _compare_fallback(cap, "!=", a, b, cont)(result)
+        else:
+            truth(cap, result, lambda t: cap.deliver(boolean(not t), cont))
+
+    cap.call(Const(eq), [a, b], {}, check)
+    return True
 
 
 def _never_equal(a: Value, b: Value) -> bool:
@@ -505,10 +520,10 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
         case (ListValue(), ListValue()) if a.cls() is not b.cls() and DequeValue in (
                 type(a), type(b)):  # fmt: skip
             return False
-        case (ListValue(), ListValue()) | (TupleValue(), TupleValue()):
-            return len(a.items) == len(b.items) and all(
-                equal(cap, cap.force(x), cap.force(y))
-                for x, y in zip(a.items, b.items, strict=True)
+        case (ListValue(items=left), ListValue(items=right)) | (
+            TupleValue(items=left), TupleValue(items=right)):  # fmt: skip
+            return len(left) == len(right) and all(
+                equal(cap, cap.force(x), cap.force(y)) for x, y in zip(left, right, strict=True)
             )
         case (DictValue(), DictValue()):
             complete(cap, a)
@@ -522,6 +537,8 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
             return set(keys_of(cap, a)) == set(keys_of(cap, b))
         case (BoundValue(), BoundValue()):
             return a.self_ is b.self_ and equal(cap, a.func, b.func)
+    if isinstance(a, LateText) or isinstance(b, LateText):
+        raise refuse("W102", "a text that shows a Tensor is compared", cap.loc())
     try:
         return bool(constant(cap.unwrap(a)) == constant(cap.unwrap(b)))
     except NotConstant:
@@ -571,7 +588,8 @@ def contains(cap: Capture, container: Value, item: Value, cont: Callable[[bool],
             except TypeError as error:
                 raise raised(TypeError, *error.args) from None
         case _:
-            raise raised(TypeError, f"argument of type '{container.cls().__name__}' is not iterable")
+            kind = container.cls().__name__
+            raise raised(TypeError, f"argument of type '{kind}' is not iterable")
 
 
 def filed_key(cap: Capture, item: Value) -> object:

@@ -22,15 +22,17 @@ from torchweld.capture.attrs import from_python
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.tables import METHODS
-from torchweld.capture.wrap import need_frozen
 from torchweld.capture.values.base import (
     Const,
     InstanceValue,
     NotConstant,
     TensorValue,
+    TupleValue,
     Value,
     constant,
+    is_constant,
 )
+from torchweld.capture.wrap import need_frozen
 
 Run = Callable[[Capture, Any, list[Value], dict[str, Value], Cont | None], None]
 
@@ -60,6 +62,8 @@ def _inline(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
 def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                cont: Cont | None) -> None:  # fmt: skip
     """Record fn(*args, **kwargs) as a call_function node."""
+    args = [cap.unwrap(a) for a in args]
+    kwargs = {k: cap.unwrap(v) for k, v in kwargs.items()}
     try:
         out = cap.builder.call("call_function", fn, args, kwargs, cap.loc())
     except NotConstant:
@@ -84,6 +88,8 @@ def inline_anyway(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Va
 def _method_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                  cont: Cont | None) -> None:  # fmt: skip
     """Record a Tensor method as a call_method node."""
+    args = [cap.unwrap(a) for a in args]
+    kwargs = {k: cap.unwrap(v) for k, v in kwargs.items()}
     try:
         out = cap.builder.call("call_method", fn.__name__, args, kwargs, cap.loc())
     except NotConstant:
@@ -120,7 +126,9 @@ def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
     inner = args[0].payload if args and isinstance(args[0], InstanceValue) else None
     if inner is not None and owner is not object:
         args = [inner, *args[1:]]
-        handler = METHODS.get((inner.cls(), fn.__name__)) or METHODS.get((owner, fn.__name__))
+        handler = METHODS.get((inner.cls(), fn.__name__)) or (
+            METHODS.get((owner, fn.__name__)) if isinstance(owner, type) else None
+        )
     else:
         handler = METHODS.get((owner, fn.__name__)) if isinstance(owner, type) else None
     if handler is not None:
@@ -145,9 +153,19 @@ def _cached(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
         cap.effects.append((Const(fn), args, kwargs))
         cap.deliver(Const(None), cont)
     elif isinstance(inner, types.FunctionType):
-        cap.call(Const(inner), args, kwargs, cont)
+        if not all(is_constant(cap.unwrap(a)) or a.source for a in (*args, *kwargs.values())):
+            raise refuse("W103", f"cached {_name(inner)} of an object made in the frame", cap.loc())
+        cap.call(Const(inner), args, kwargs, lambda made: _cached_result(cap, inner, made, cont))
     else:
         _refuse(cap, fn, args, kwargs, cont)
+
+
+def _cached_result(cap: Capture, fn: Any, made: Value, cont: Cont | None) -> None:
+    """Constants are as good as the cached object; a new mutable object is not."""
+    if not isinstance(made, Const) and made.source is None and not (
+            isinstance(made, TupleValue) and is_constant(made)):  # fmt: skip
+        raise refuse("W103", f"cached {_name(fn)} gives a {made.cls().__name__}", cap.loc())
+    cap.deliver(made, cont)
 
 
 def _disabled(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
@@ -184,8 +202,10 @@ _IMPURE_BUILTINS = frozenset((
 # Python code of torch that is interpreted; the rest of torch's Python functions are graph nodes
 # when they get tensors
 _INLINE_TORCH = (
-    "torch.nn.modules", "torch.nn.parameter", "torch.autograd.grad_mode", "torch.amp", "torch.cuda.amp",
-    "torch.utils._contextlib", "torch.nn.utils.parametrize", "torch.utils._pytree", "torch.distributions",
+    "torch.nn.modules", "torch.nn.parameter", "torch.autograd.grad_mode", "torch.amp",
+    "torch.cuda.amp",
+    "torch.utils._contextlib", "torch.nn.utils.parametrize", "torch.utils._pytree",
+    "torch.distributions",
     "torch.nn.attention", "torch.backends",
 )  # fmt: skip
 _REFUSE_TORCH = (
@@ -250,7 +270,7 @@ def _python_policy(fn: types.FunctionType) -> Policy:
 @functools.cache
 def _overridable() -> frozenset[Any]:
     """Functions that torch documents as operators on tensors."""
-    found = set()
+    found: set[Any] = set()
     for functions in torch.overrides.get_overridable_functions().values():
         found.update(f for f in functions if isinstance(f, types.FunctionType))
     return frozenset(found)

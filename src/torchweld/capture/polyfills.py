@@ -1,3 +1,5 @@
+# ruff: noqa: SIM110, SIM118
+# any() and all() would call themselves here, and a mapping may have keys() without __iter__.
 """Built-in functions that call user code, written in Python so that the interpreter runs them.
 
 Each behaves as its namesake; being interpreted, a callback that must be inlined just is.
@@ -447,3 +449,34 @@ def first_items(iterable: Any, n: int) -> list[Any]:
         if len(out) == n:
             break
     return out
+
+
+def get_items(obj: Any, given: Any) -> Any:
+    """operator.itemgetter(*keys)(obj)."""
+    (keys,) = given
+    return obj[keys[0]] if len(keys) == 1 else tuple([obj[k] for k in keys])
+
+
+def get_attrs(obj: Any, given: Any) -> Any:
+    """operator.attrgetter(*names)(obj)."""
+    (names,) = given
+    found = [_get_path(obj, n) for n in names]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _get_path(obj: Any, path: str) -> Any:
+    for name in path.split("."):
+        obj = getattr(obj, name)
+    return obj
+
+
+def call_method(obj: Any, given: Any) -> Any:
+    """operator.methodcaller(name, *args)(obj)."""
+    name, *args = given[0]
+    return getattr(obj, name)(*args)
+
+
+def count_elements(table: Any, items: Any) -> None:
+    """How collections.Counter counts."""
+    for x in items:
+        table[x] = table.get(x, 0) + 1

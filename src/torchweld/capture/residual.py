@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchweld.base.errors import InternalError
+from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import (
@@ -38,7 +39,13 @@ from torchweld.capture.values.base import (
 from torchweld.ir.region import Finish
 from torchweld.ir.source import InstanceDict, Item, Source
 
+# names that the source of a residual program uses if it calls the graph itself; the pipeline gives
+# them their meaning: the compiled graph, and the eager function of (None, *flat arguments)
+CALL, EAGER = "call", "eager"
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
+
+
+Outcome = tuple[list[TensorValue], int | None, Finish | None]
 
 
 class Residual:
@@ -65,6 +72,8 @@ class Residual:
         match slot:
             case TensorValue():
                 return self.tensor(slot)
+            case LateNumber() if not slot.fixed:
+                return self.late(slot)
             case Const():
                 return self.const(slot)
         if slot.source is not None:
@@ -78,7 +87,7 @@ class Residual:
         builder = _BUILDERS.get(type(slot))
         if builder is None:
             raise refuse("W107", f"a {slot.cls().__name__} leaves the frame", self.cap.loc())
-        name = builder(self, slot)
+        name: str = builder(self, slot)
         self._open.discard(id(slot))
         self.names[id(slot)] = name
         self._kept.append(slot)
@@ -93,6 +102,31 @@ class Residual:
             at = self._output_index[id(x)] = len(self.outputs)
             self.outputs.append(x)
         return f"outs[{at}]"
+
+    def late(self, x: LateNumber) -> str:
+        """Numbers that are computed have their names from `prologue`."""
+        return self.param(x.source) if x.source is not None else self.names[id(x)]
+
+    def prologue(self) -> list[str]:
+        """Statements that compute the late numbers, or leave to the eager function."""
+        body = []
+        for i, x in enumerate(self.cap.late.computed):
+            args = ", ".join(self.late(a) if isinstance(a, LateNumber) else self.expr(a)
+                             for a in x.args)  # fmt: skip
+            name = self.names[id(x)] = f"n{i}"
+            body.append(f"{name} = {self.bind_const(x.fn)}({args})")
+            if x.fn in TYPE_VARIES:
+                kind = self.bind_const(type(x.now))
+                body.append(f"if type({name}) is not {kind}: raise TypeError")
+        if not body:
+            return []
+        return ["try:", *("    " + line for line in body),
+                "except Exception:", f"    return {EAGER}(None, *flat)"]  # fmt: skip
+
+    def graph_call(self) -> str:
+        places = (self.late(p) if isinstance(p, LateNumber) else self.param(p)
+                  for p in self.cap.builder.places)  # fmt: skip
+        return f"outs = {CALL}({', '.join(places)})"
 
     def const(self, x: Const) -> str:
         obj = x.obj
@@ -247,7 +281,8 @@ def _instance(r: Residual, x: InstanceValue) -> str:
         name = r.assign(f"{r.bind_const(base.__new__)}({kind})")
     r.names[id(x)] = name
     if isinstance(box, DictValue):
-        put = r.bind_const(box.kind.__setitem__)
+        kind_of_box: Any = box.kind
+        put = r.bind_const(kind_of_box.__setitem__)
         for key, slot in box.items.items():
             r.lines.append(f"{put}({name}, {r.expr(box.keys[key])}, {r.expr(slot)})")
     elif isinstance(box, ListValue):
@@ -362,31 +397,47 @@ _WRITERS: dict[type, Any] = {
 }  # fmt: skip
 
 
-def residualize(cap: Capture, grad_mode: bool) -> tuple[list[TensorValue], int | None, Finish | None]:
+def residualize(cap: Capture, grad_mode: bool, locals_: list[Source]) -> Outcome:
     """Graph outputs, the index of the one that is the whole result, else the residual program.
 
-    grad_mode: whether grad mode was on when the frame started.
+    grad_mode: whether grad mode was on when the frame started. locals_: the frame's arguments.
     """
     r = Residual(cap)
     assert cap.result is not None
+    head = r.prologue()
+    if head or cap.builder.numbers:
+        head.append(r.graph_call())
+    _effects(r, grad_mode)
+    result = r.expr(cap.result)
+    _deferred(r)
+    if not head and not r.lines and isinstance(cap.result, TensorValue) and (
+            result.startswith("outs[")):  # fmt: skip
+        return r.outputs, 0, None
+    params = ["outs", *r.params.values()]
+    inputs = tuple(r.params)
+    if head:
+        params.append("*flat")
+        inputs += tuple(locals_)
+        r.consts.update({CALL: None, EAGER: None})
+    body = [*head, *r.lines, f"return {result}"]
+    source = f"def finish({', '.join(params)}):\n" + "".join(f"    {line}\n" for line in body)
+    return r.outputs, None, Finish(source, inputs, r.consts)
+
+
+def _effects(r: Residual, grad_mode: bool) -> None:
+    """What the frame changed outside."""
+    cap = r.cap
     for cell in list(cap.changed):
         r.write_back(cell)
-    for table, value in cap.globals_written.values():
-        name = next(n for (i, n), (t, v) in cap.globals_written.items() if t is table and v is value)
+    for (_, name), (table, value) in cap.globals_written.items():
         assert value is not None
         r.lines.append(f"{r.bind_const(table)}[{name!r}] = {r.expr(value)}")
     if torch.is_grad_enabled() != grad_mode:
         r.lines.append(f"{r.bind_const(torch._C._set_grad_enabled)}({torch.is_grad_enabled()})")
-    result = r.expr(cap.result)
-    for fn, args, kwargs in cap.effects:
+
+
+def _deferred(r: Residual) -> None:
+    """Calls that were put off, in order."""
+    for fn, args, kwargs in r.cap.effects:
         named = "".join(f", {k}={r.expr(v)}" for k, v in kwargs.items())
-        call = f"{r.expr(fn)}({r.items(list(args))}{named})".replace("(, ", "(")
-        r.lines.append(call)
-    if not r.lines and isinstance(cap.result, TensorValue) and result.startswith("outs["):
-        return r.outputs, 0, None
-    body = [*r.lines, f"return {result}"]
-    params = ", ".join(["outs", *r.params.values()])
-    source = f"def finish({params}):\n" + "".join(f"    {line}\n" for line in body)
-    return r.outputs, None, Finish(source, tuple(r.params), r.consts)
-
-
+        r.lines.append(f"{r.expr(fn)}({r.items(list(args))}{named})".replace("(, ", "("))

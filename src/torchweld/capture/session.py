@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from torchweld.base.errors import InternalError
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.fx_build import GraphBuilder
+from torchweld.capture.late import LateNumbers
 from torchweld.capture.state import Cont, VFrame
 from torchweld.capture.values.base import (
     CellValue,
+    Const,
     DictValue,
     InstanceValue,
     Lazy,
@@ -20,6 +27,7 @@ from torchweld.capture.values.base import (
     TupleValue,
     Value,
 )
+from torchweld.frame.program import Dispatcher
 from torchweld.ir.guard import Guard
 from torchweld.ir.source import Pinned, Source, Token
 
@@ -27,16 +35,63 @@ from torchweld.ir.source import Pinned, Source, Token
 MAX_STEPS = 5_000_000
 
 
+_active = threading.local()
+
+
+def is_compiling() -> bool:
+    """Whether a capture is under way in this thread; also true for the code that is captured."""
+    return bool(getattr(_active, "on", False))
+
+
+class Compiling:
+    """`with Compiling():` a capture is under way in this thread."""
+
+    def __enter__(self) -> None:
+        _active.on = True
+
+    def __exit__(self, *exc: object) -> None:
+        _active.on = False
+
+
+class WeakToken(Token):
+    """A token that does not keep its object alive, where Python allows that.
+
+    Sources are interned in a table that the garbage collector cannot see through; what an entry
+    needs is kept by its guard program.
+    """
+
+    __slots__ = ("_address", "_ref")
+
+    def __init__(self, obj: object) -> None:
+        self._address = id(obj)
+        try:
+            self._ref: Callable[[], object] = weakref.ref(obj)
+        except TypeError:
+            self._ref = lambda: obj
+
+    @property
+    def obj(self) -> object:  # type: ignore[override]
+        return self._ref()
+
+    def __hash__(self) -> int:
+        return self._address >> 4
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Token) and other.obj is self.obj
+
+
 class Capture:
     """Everything that changes while a frame is captured.
 
     frames: the virtual call stack, innermost last. objects: Value of each outside object by id.
     changed: outside objects that the frame changed, in the order of the first change.
+    late: sources of numbers that changed between calls, to be read when the compiled code runs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, late: frozenset[Source] = frozenset()) -> None:
         self.frames: list[VFrame] = []
-        self.builder = GraphBuilder()
+        self.late = LateNumbers(late, self.guard)
+        self.builder = GraphBuilder(self.late, self.force)
         self.guards: dict[tuple[object, ...], Guard] = {}
         self.objects: dict[int, Value] = {}
         self.kept: list[object] = []
@@ -47,6 +102,8 @@ class Capture:
         self.cells: dict[int, CellValue] = {}
         self.state_restore: list[Callable[[], None]] = []
         self.modes_set: set[Any] = set()
+        self.reads_grad = False
+        self.functions: set[types.FunctionType] = set()
         self.effects: list[tuple[Value, list[Value], dict[str, Value]]] = []
         self.result: Value | None = None
         self.steps = 0
@@ -83,6 +140,12 @@ class Capture:
         """
         if self.caller is None:
             raise InternalError("Capture.caller is not set")
+        fn, args = _uncompiled(fn, args)
+        if self.late.sources and isinstance(fn, Const) and not kwargs:
+            number = self.late.call(fn, args)
+            if number is not None:
+                self.deliver(number, cont)
+                return
         self.caller(self, fn, args, kwargs, cont, on_raise)
 
     # ------------------------------------------------------------ the outside
@@ -90,6 +153,12 @@ class Capture:
         """The Value of an object from outside, guarded as its family asks."""
         if self.wrapper is None:
             raise InternalError("Capture.wrapper is not set")
+        if source in self.late.sources and isinstance(obj, int | float) and (
+                type(obj) in (int, float)):  # fmt: skip
+            return self.late.leaf(obj, source)
+        if isinstance(obj, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+            self.guard("is", source, obj)
+            return Const(obj, source)
         return self.wrapper(self, obj, source)
 
     def force(self, slot: Slot) -> Value:
@@ -121,14 +190,16 @@ class Capture:
         found = self.pinned.get(id(obj))
         if found is None:
             name = label or getattr(obj, "__qualname__", None) or type(obj).__name__
-            found = self.pinned[id(obj)] = Pinned.make(Token(obj), str(name))
+            found = self.pinned[id(obj)] = Pinned.make(WeakToken(obj), str(name))
             self.kept.append(obj)
         return found
 
     def guard(self, kind: str, source: Source | None, expected: object) -> None:
         """Record a fact; the same fact is recorded once."""
+        if kind == "type" and isinstance(expected, type) and issubclass(expected, torch.nn.Module):
+            self.guard("class_version", self.pin(expected), None)  # its methods may be replaced
         try:
-            key = (kind, source, type(expected), expected)
+            key: tuple[object, ...] = (kind, source, type(expected), expected)
             hash(key)
         except TypeError:
             key = (kind, source, "id", id(expected))
@@ -140,3 +211,13 @@ class Capture:
         """The frame changed this object."""
         cell.changed = True
         self.changed.setdefault(cell, None)
+
+
+def _uncompiled(fn: Value, args: list[Value]) -> tuple[Value, list[Value]]:
+    """A function or module that was compiled on its own is captured as what it was made of."""
+    if isinstance(fn, InstanceValue) and hasattr(fn.klass, "_torchweld_origin"):
+        call = fn.klass.__call__
+        return Const(call.fn if isinstance(call, Dispatcher) else call), [fn, *args]
+    if isinstance(fn, Const) and isinstance(fn.obj, Dispatcher):
+        return Const(fn.obj.fn), args
+    return fn, args

@@ -1,53 +1,180 @@
-"""str(), repr() and format() of abstract values."""
+"""str(), repr() and format() of abstract values.
+
+The text of a tensor is known only after the graph has run: it is a LateText, which may be printed
+or logged (see functions/effects.py) but not looked into.
+"""
 
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
+from typing import Any
 
-from torchweld.capture.ops import user_method
+import torch
+
+from torchweld.capture.attrs import mro_lookup
+from torchweld.capture.ops import payload, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.tables import METHODS
 from torchweld.capture.values.base import (
     Const,
+    DictValue,
     InstanceValue,
+    LateText,
+    ListValue,
     NotConstant,
+    SetValue,
     TensorValue,
     TupleValue,
     Value,
     constant,
 )
+from torchweld.capture.wrap import complete, need_frozen, set_order
+
+_SPECIAL = {"r": "__repr__", "s": "__str__", "a": "__repr__"}
 
 
 def format_value(cap: Capture, x: Value, conversion: str | None, spec: str,
                  cont: Cont | None = None) -> None:  # fmt: skip
     """f"{x!conversion:spec}"."""
-    special = {"r": "__repr__", "s": "__str__", "a": "__repr__"}.get(conversion or "", "__format__")
-    hook = user_method(cap, x, special)
-    if hook is None and special != "__repr__" and isinstance(x, InstanceValue):
-        hook = user_method(cap, x, "__str__") or user_method(cap, x, "__repr__")
-    if hook is not None:
-        args = [x, Const(spec)] if hook.__name__ == "__format__" else [x]
-        cap.call(Const(hook), args, {}, cont)
+    hook = user_method(cap, x, _SPECIAL.get(conversion or "", "__format__"))
+    if hook is not None and not conversion:
+        cap.call(Const(hook), [x, Const(spec)], {}, cont)
         return
-    cap.deliver(Const(_text(cap, x, conversion, spec)), cont)
+    if isinstance(x, InstanceValue) and not conversion and payload(x) is x:
+        if spec and not issubclass(x.klass, BaseException):
+            raise raised(TypeError, f"unsupported format string passed to {x.klass.__name__}"
+                                    ".__format__")  # fmt: skip
+        conversion = "s"
+    if hook is None and conversion == "s":
+        hook = user_method(cap, x, "__str__") or _repr_hook(cap, x)
+    if hook is not None:
+        cap.call(Const(hook), [x], {}, lambda text: format_value(cap, text, None, spec, cont))
+        return
+    _plain_text(cap, x, conversion, spec, cont)
 
 
-def _text(cap: Capture, x: Value, conversion: str | None, spec: str) -> str:
-    if isinstance(x, TensorValue):
-        raise refuse("W102", "a Tensor is formatted as text", cap.loc())
-    if isinstance(x, InstanceValue) and issubclass(x.klass, BaseException):
-        args = x.attrs.get("args")
-        real = constant(args) if isinstance(args, TupleValue | Const) else ()
-        text = str(x.klass(*real)) if conversion != "r" else repr(x.klass(*real))
-        return format(text, spec)
+def _repr_hook(cap: Capture, x: Value) -> types.FunctionType | None:
+    """__repr__ of the user, when str() would end there."""
+    plain = mro_lookup(x.cls(), "__str__") is object.__str__
+    return user_method(cap, x, "__repr__") if plain else None
+
+
+def _plain_text(cap: Capture, x: Value, conversion: str | None, spec: str,
+                cont: Cont | None) -> None:  # fmt: skip
+    if isinstance(x, LateText) and conversion in (None, "s") and not spec:
+        cap.deliver(x, cont)
+    elif isinstance(x, TensorValue):
+        cap.deliver(LateText([snapshot(cap, x), Const(conversion), Const(spec)]), cont)
+    elif isinstance(x, InstanceValue) and issubclass(x.klass, BaseException):
+        name = "__repr__" if conversion in ("r", "a") else "__str__"
+        METHODS[(BaseException, name)](cap, [x], {}, lambda text: format_value(
+            cap, text, None, spec, cont))  # fmt: skip
+    else:
+        try:
+            cap.deliver(Const(_constant_text(cap, x, conversion, spec)), cont)
+        except NotConstant:
+            if spec or conversion == "a" or not isinstance(x, ListValue | TupleValue | DictValue):
+                raise refuse("W107", f"text of {x.cls().__name__}", cap.loc()) from None
+            _container_text(cap, x, cont)
+
+
+def _constant_text(cap: Capture, x: Value, conversion: str | None, spec: str) -> str:
+    """The text of a constant. Errors: NotConstant, Raised."""
     if isinstance(x, Const) and isinstance(x.obj, types.FunctionType):
         raise refuse("W107", "the address of a function as text", cap.loc())
-    try:
+    need_frozen(cap, x)
+    if isinstance(x, SetValue) and x.items:
+        ordered = [constant(i) for i in set_order(cap, x)]
+        if list(x.kind(ordered)) != ordered:
+            raise refuse("W107", "text of a set", cap.loc())
+        real: object = x.kind(ordered)
+    else:
         real = constant(cap.unwrap(x))
-    except NotConstant:
-        raise refuse("W107", f"text of {x.cls().__name__}", cap.loc()) from None
-    convert = {"r": repr, "s": str, "a": ascii}.get(conversion or "")
+    convert: Any = {"r": repr, "s": str, "a": ascii}.get(conversion or "")
     try:
         return format(convert(real) if convert else real, spec)
     except Exception as error:
         raise raised(type(error), *error.args) from None
+
+
+def _container_text(cap: Capture, x: Value, cont: Cont | None) -> None:
+    """repr of a list, tuple or dict, item by item, since an item's text is the user's code."""
+    opening, closing = "[", "]"
+    items: list[Value] = []
+    if isinstance(x, ListValue | TupleValue) and x.cls() in (list, tuple):
+        items = list(cap.force_items(x.items))
+        if isinstance(x, TupleValue):
+            opening, closing = "(", ",)" if len(items) == 1 else ")"
+    elif isinstance(x, DictValue) and x.kind is dict:
+        complete(cap, x)
+        opening, closing = "{", "}"
+        for key, slot in list(x.items.items()):
+            items += [x.keys[key], cap.force(slot)]
+    else:
+        raise refuse("W107", f"text of {x.cls().__name__}", cap.loc())
+
+    def joined(texts: list[Value]) -> None:
+        parts: list[Value] = [Const(opening)]
+        for i, text in enumerate(texts):
+            between = ": " if isinstance(x, DictValue) and i % 2 else ", "
+            parts += [Const(between), text] if i else [text]
+        cap.deliver(join_text(cap, [*parts, Const(closing)]), cont)
+
+    texts_of(cap, items, "r", joined)
+
+
+def texts_of(cap: Capture, items: list[Value], conversion: str,
+             cont: Callable[[list[Value]], None]) -> None:  # fmt: skip
+    """The texts of several values, made one after another."""
+    out: list[Value] = []
+
+    def step(text: Value | None) -> None:
+        if text is not None:
+            out.append(text)
+        if len(out) == len(items):
+            cont(out)
+        else:
+            format_value(cap, items[len(out)], conversion, "", step)
+
+    step(None)
+
+
+def join_text(cap: Capture, parts: list[Value]) -> Value:
+    """Texts put together; the result is late if one of them is."""
+    out: list[Value] = []
+    for part in parts:
+        if isinstance(part, LateText):
+            out += part.parts
+        elif isinstance(part, Const) and isinstance(part.obj, str):
+            out += [part, Const(None), Const("")]
+        else:
+            raise refuse("W107", f"a {part.cls().__name__} as part of a text", cap.loc())
+    if any(not isinstance(p, Const) for p in out):
+        return LateText(out)
+    return Const("".join(str(p.obj) for p in out[::3] if isinstance(p, Const)))
+
+
+def snapshot(cap: Capture, x: Value) -> Value:
+    """The value as it is now, for something that looks at it after the graph has run."""
+    match x:
+        case TensorValue():
+            if x.fake.requires_grad or x.kind is not torch.Tensor:
+                raise refuse("W102", "text of a Tensor that requires grad or is a Parameter",
+                             cap.loc())  # fmt: skip
+            return cap.builder.call("call_method", "clone", [x], {}, cap.loc())
+        case TupleValue():
+            return TupleValue([snapshot(cap, i) for i in cap.force_items(x.items)], x.kind)
+        case ListValue() if x.cls() is list:
+            return ListValue([snapshot(cap, i) for i in cap.force_items(x.items)])
+        case DictValue() if x.kind is dict:
+            complete(cap, x)
+            out = DictValue(x.kind)
+            for key, slot in list(x.items.items()):
+                out.items[key] = snapshot(cap, cap.force(slot))
+                out.keys[key] = x.keys[key]
+            return out
+        case Const():
+            return x
+    raise refuse("W106", f"a {x.cls().__name__} that is looked at after the graph", cap.loc())

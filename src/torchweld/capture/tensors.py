@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from torchweld.capture.attrs import MISSING, from_python, mro_lookup
+from torchweld.capture.attrs import from_python, mro_lookup
+from torchweld.capture.instances import MISSING
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import FUNCTIONS, GETATTR
@@ -27,6 +28,7 @@ _METADATA = frozenset((
     "is_xpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "itemsize", "nbytes", "names",
     "is_nested", "is_sparse_csr", "output_nr",
 ))  # fmt: skip
+_READS_GRAD = frozenset(("requires_grad", "is_leaf", "grad_fn", "grad", "detach_"))
 # new tensors: a getattr node
 _DERIVED = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
 # answered from the metadata: no node
@@ -48,6 +50,7 @@ _OUTSIDE = frozenset((
 
 def tensor_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) -> None:
     """obj.name of a tensor."""
+    cap.reads_grad |= name in _READS_GRAD
     if name in _METADATA:
         cap.deliver(from_python(getattr(obj.fake, name)), cont)
         return
@@ -64,7 +67,8 @@ def tensor_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) ->
     raw = mro_lookup(obj.kind, name)
     if raw is MISSING:
         _own_attr(cap, obj, name, cont)
-    elif isinstance(raw, types.FunctionType | types.MethodDescriptorType | types.WrapperDescriptorType):
+    elif isinstance(raw, types.FunctionType | types.MethodDescriptorType
+                    | types.WrapperDescriptorType):  # fmt: skip
         cap.deliver(BoundValue(Const(raw), obj), cont)
     elif isinstance(raw, property):
         raise refuse("W107", f"Tensor.{name}", cap.loc())
@@ -98,7 +102,8 @@ def _own_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) -> N
 def metadata_call(name: str) -> Any:
     """Handler of a Tensor method that metadata answers."""
 
-    def handler(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
+    def handler(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+                cont: Cont | None) -> None:  # fmt: skip
         tensor = args[0]
         if not isinstance(tensor, TensorValue):
             raise raised(TypeError, f"Tensor.{name} of {tensor.cls().__name__}")
@@ -106,7 +111,8 @@ def metadata_call(name: str) -> Any:
             rest = [_fake_or_constant(cap, a) for a in args[1:]]
             named = {k: _fake_or_constant(cap, v) for k, v in kwargs.items()}
         except NotConstant:
-            raise refuse("W103", f"Tensor.{name} of a value that is not constant", cap.loc()) from None
+            why = f"Tensor.{name} of a value that is not constant"
+            raise refuse("W103", why, cap.loc()) from None
         if name == "type" and (rest or named):
             cap.deliver(cap.builder.call("call_method", name, args, kwargs, cap.loc()), cont)
             return
@@ -127,7 +133,8 @@ def _fake_or_constant(cap: Capture, x: Value) -> Any:
 
 
 def _refused(name: str, code: str) -> Any:
-    def handler(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
+    def handler(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+                cont: Cont | None) -> None:  # fmt: skip
         raise refuse(code, f"Tensor.{name}", cap.loc())
 
     return handler
@@ -149,7 +156,8 @@ def tensor_binary(cap: Capture, op: Any, a: Value, b: Value, cont: Cont | None) 
     try:
         out = cap.builder.call("call_function", op, [a, b], {}, cap.loc())
     except NotConstant:
-        raise refuse("W103", f"{op.__name__} of a Tensor and {b.cls().__name__}", cap.loc()) from None
+        why = f"{op.__name__} of a Tensor and {b.cls().__name__}"
+        raise refuse("W103", why, cap.loc()) from None
     cap.deliver(out, cont)
 
 

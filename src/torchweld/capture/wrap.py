@@ -28,6 +28,7 @@ from torchweld.capture.values.base import (
     ListValue,
     PartialValue,
     SetValue,
+    Slot,
     TupleValue,
     Value,
     hash_key,
@@ -45,7 +46,7 @@ IDENTITY = (
     torch.dtype, torch.layout, torch.memory_format, types.FunctionType, types.BuiltinFunctionType,
     types.ModuleType, type, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.MethodWrapperType, types.CodeType, types.GetSetDescriptorType, property, staticmethod,
-    classmethod, types.MappingProxyType, types.GenericAlias, types.UnionType,
+    classmethod, types.GenericAlias, types.UnionType,
 )  # fmt: skip
 
 
@@ -135,15 +136,18 @@ def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
 def _list(cap: Capture, obj: list[object], source: Source) -> Value:
     cap.guard("type", source, list)
     cap.guard("length", source, len(obj))
-    items = [Lazy(x, Item.make(source, i, True)) for i, x in enumerate(obj)]
-    return ListValue(list(items), source, obj)
+    return ListValue(_lazy_items(obj, source), source, obj)
 
 
 def _tuple(cap: Capture, obj: tuple[object, ...], source: Source) -> Value:
     kind = type(obj)
     cap.guard("type", source, kind)
     cap.guard("length", source, len(obj))
-    return TupleValue([Lazy(x, Item.make(source, i, True)) for i, x in enumerate(obj)], kind, source)
+    return TupleValue(_lazy_items(obj, source), kind, source)
+
+
+def _lazy_items(obj: list[Any] | tuple[Any, ...], source: Source) -> list[Slot]:
+    return [Lazy(x, Item.make(source, i, True)) for i, x in enumerate(obj)]
 
 
 def _dict(cap: Capture, obj: dict[object, object], source: Source) -> Value:
@@ -161,13 +165,78 @@ def _set(cap: Capture, obj: set[object], source: Source) -> Value:
         if not _hashable_constant(element):
             raise refuse("W107", f"set {source.text()} holds {type(element).__name__}", cap.loc())
         value.items[element] = Const(element)
-    cap.guard("predicate", source, _Equals(type(obj)(obj)))
+    cap.guard("predicate", source, _SameElements(type(obj), tuple(obj)))
     return value
+
+
+class _SameElements:
+    """Answers whether a set has the same elements, of the same types, in the same order."""
+
+    __slots__ = ("items", "kind")
+
+    def __init__(self, kind: type, items: tuple[object, ...]) -> None:
+        self.kind = kind
+        self.items = items
+
+    def __call__(self, other: object) -> bool:
+        return type(other) is self.kind and len(other) == len(self.items) and all(  # type: ignore[arg-type]
+            type(a) is type(b) and a == b for a, b in zip(other, self.items)  # type: ignore[call-overload]  # noqa: B905
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.items))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameElements) and other.kind is self.kind and (
+            other.items == self.items)  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"== {self.items!r}"
+
+
+def set_order(cap: Capture, x: SetValue) -> list[Value]:
+    """The elements in the order in which Python goes through them."""
+    if len(x.items) < 2 or (x.real is not None and not x.changed):
+        return list(x.items.values())
+    if x.twin is None or not all(_hashable_constant(k) or callable(k) for k in x.twin):
+        raise refuse("W107", "the order of a set's elements is not known", cap.loc())
+    return [x.items[k] for k in x.twin]
+
+
+def _proxy(cap: Capture, obj: types.MappingProxyType[Any, Any], source: Source) -> Value:
+    """A read-only view of a dict that others may change: guarded as a whole."""
+    cap.guard("predicate", source, _SameMapping(dict(obj)))
+    return Const(obj, source)
+
+
+class _SameMapping:
+    """Answers whether a mapping proxy still shows equal constants and the same other objects."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: dict[object, object]) -> None:
+        self.items = items
+
+    def __call__(self, other: object) -> bool:
+        return isinstance(other, types.MappingProxyType) and len(other) == len(self.items) and all(
+            k == key and (v is value or _same_constant(v, value))
+            for (k, v), (key, value) in zip(other.items(), self.items.items(), strict=True)
+        )
+
+    def __hash__(self) -> int:
+        return len(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameMapping) and other.items is self.items
+
+
+def _same_constant(a: object, b: object) -> bool:
+    return type(a) is type(b) and isinstance(a, IMMUTABLE) and a == b
 
 
 _FROZEN: tuple[type, ...] = (
     *IMMUTABLE, *IDENTITY, torch.device, torch.finfo, torch.iinfo, range, slice, tuple, frozenset,
-    enum.Enum, re.Pattern, re.Match, torch.Generator, type(iter(range(0))), torch.memory_format,
+    enum.Enum, re.Pattern, re.Match, torch.memory_format, types.MappingProxyType,
 )  # fmt: skip
 
 
@@ -232,12 +301,10 @@ def _instance(cap: Capture, obj: object, source: Source) -> Value:
         value.payload = DictValue(kind, source, obj)
     elif isinstance(obj, list):
         cap.guard("length", source, len(obj))
-        items = [Lazy(x, Item.make(source, i, True)) for i, x in enumerate(obj)]
-        value.payload = ListValue(list(items), source, obj)
+        value.payload = ListValue(_lazy_items(obj, source), source, obj)
     elif isinstance(obj, tuple):
         cap.guard("length", source, len(obj))
-        value.payload = TupleValue(
-            [Lazy(x, Item.make(source, i, True)) for i, x in enumerate(obj)], kind, source)  # fmt: skip
+        value.payload = TupleValue(_lazy_items(obj, source), kind, source)
     elif isinstance(obj, int | float | str | bytes) and not getattr(obj, "__dict__", None):
         del cap.objects[id(obj)]
         return _equal(cap, obj, source)
@@ -257,7 +324,7 @@ def complete(cap: Capture, d: DictValue) -> None:
     assert isinstance(d.real, dict)
     keys = tuple(dict.keys(d.real))
     assert d.source is not None
-    cap.guard("keys", d.source, keys) if not d.changed else cap.guard("keys", d.source, keys)
+    cap.guard("keys", d.source, keys)
     read, names = d.items, d.keys
     d.items, d.keys = {}, {}
     removed = d.absent
@@ -266,8 +333,11 @@ def complete(cap: Capture, d: DictValue) -> None:
         filed = file_key(cap, wrapped)
         if filed in removed:
             continue
-        d.items[filed] = read.pop(filed, None) or Lazy(
-            dict.__getitem__(d.real, key), Item.make(d.source, key, False))  # fmt: skip
+        if filed in read:
+            d.items[filed] = read.pop(filed)
+        else:
+            value = dict.__getitem__(d.real, key)
+            d.items[filed] = Lazy(value, Item.make(d.source, key, False))
         d.keys[filed] = names.pop(filed, wrapped)
     d.items.update(read)
     d.keys.update(names)
@@ -335,7 +405,7 @@ def _instance_key(cap: Capture, x: InstanceValue) -> object:
                 assert value is not None
                 fields.append(file_key(cap, value))
         return FieldsKey(kind, tuple(fields))
-    if kind.__hash__ is not object.__hash__ or kind.__eq__ is not object.__eq__:
+    if any(getattr(kind, n) is not getattr(object, n) for n in ("__hash__", "__eq__")):
         raise refuse("W107", f"a {kind.__name__} with its own __hash__ or __eq__ as a key",
                      cap.loc())  # fmt: skip
     return hash_key(x)
@@ -389,6 +459,7 @@ WRAPPERS.add(torch.Size, _tuple)
 WRAPPERS.add(dict, _dict)
 WRAPPERS.add(collections.OrderedDict, _dict)
 WRAPPERS.add(collections.defaultdict, _dict)
+WRAPPERS.add(types.MappingProxyType, _proxy)
 WRAPPERS.add(set, _set)
 WRAPPERS.add(frozenset, _set)
 WRAPPERS.add(types.MethodType, _method)
@@ -401,7 +472,7 @@ WRAPPERS.add(torch.iinfo, _equal)
 WRAPPERS.add(slice, _equal)
 WRAPPERS.add(types.SimpleNamespace, _instance)
 for _callable in (functools._lru_cache_wrapper, operator.itemgetter, operator.attrgetter,
-                  operator.methodcaller):  # fmt: skip
+                  operator.methodcaller, re.Pattern, re.Match):  # fmt: skip
     WRAPPERS.add(_callable, _identity)
 
 _BASES: tuple[tuple[type, Wrapper], ...] = (

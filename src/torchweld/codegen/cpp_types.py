@@ -70,7 +70,7 @@ def _shortest(x: float) -> str:
     """The shortest decimal that rounds to the single-precision value `x`."""
     for digits in range(1, 10):
         text = f"{x:.{digits}g}"
-        if struct.unpack("<f", struct.pack("<f", float(text)))[0] == x:
+        if round_to(float(text), DType.F32) == x:
             if "e" in text or "." in text:
                 return text
             return text + ".0"

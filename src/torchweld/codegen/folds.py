@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_types import COMPUTED
 from torchweld.ir.dtype import DType
-from torchweld.ir.loop import Nest, Reduce
+from torchweld.ir.expr import Int
+from torchweld.ir.loop import Nest
 
 KINDS = {
     "sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "any": "Any", "all": "All",
@@ -44,22 +45,38 @@ class Fold:
         return "i32" if self.dtype is DType.BOOL else self.computed
 
 
-def fold_of(n: Nest, name: str) -> Fold:
+# from how many f32 values per accumulator a plain sum would lose too much: then it runs in f64.
+# A row is spread over at least 16 accumulators, and its horizontal sum is a tree.
+LONG_COLUMN = 1024
+LONG_ROW = 1 << 18
+
+
+def collected(n: Nest, by_lane: bool) -> DType:
+    """The dtype in which a nest's values are combined; `by_lane`: one accumulator per lane."""
+    r = n.reduce
+    assert r is not None
+    dtype = n.body.dtype.compute
+    if not dtype.is_float or r.kind.removeprefix("scan_") not in ("sum", "prod"):
+        return dtype
+    if r.is_scan:
+        return DType.F64  # as in eager: a scan can be long, and is one chain
+    count = 1
+    for a in r.axes:
+        count *= a.size.n if isinstance(a.size, Int) else 1
+    return DType.F64 if count >= (LONG_COLUMN if by_lane else LONG_ROW) else dtype
+
+
+def fold_of(n: Nest, name: str, by_lane: bool = False) -> Fold:
     """The Fold of a nest that reduces or scans."""
     r = n.reduce
     if r is None or r.kind not in KINDS:
         raise InternalError(f"{n.out.name}: reduction {r.kind if r else None!r}")
     op = KINDS[r.kind]
     positions = r.kind.startswith("arg")
-    dtype = n.body.dtype.compute
+    dtype = collected(n, by_lane)
     if dtype is DType.BOOL:
         if positions:
             dtype = DType.I32
         else:
             op = ON_BOOL[op]
-    return Fold(name, op, _carried(r, op, dtype), positions, r.is_scan)
-
-
-def _carried(r: Reduce, op: str, dtype: DType) -> DType:
-    """Sums along a scan are carried in double precision, as eager does: they can be long."""
-    return DType.F64 if r.is_scan and dtype.is_float and op in ("Sum", "Prod") else dtype
+    return Fold(name, op, dtype, positions, r.is_scan)

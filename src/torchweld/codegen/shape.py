@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_index import depends, offset_in
+from torchweld.codegen.folds import collected
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, Int, Sym
 from torchweld.ir.loop import (
@@ -91,7 +92,7 @@ def shape_of(kernel: Kernel, stage: Stage) -> Shape:
         registers = frozenset(x.buffer for x in kernel.locals if x.kind == "register")
         parallel = bool(loops) and not _sequential(stage, loops[-1], registers)
         lane = loops[-1].sym if parallel else None
-    width = 4 if lane is None else _width(stage, lane)
+    width = 4 if lane is None else _width(stage, lane, kernel.lanes is not None)
     return Shape(loops, lane, width, depth, _chains(stage, loops, lane, width))
 
 
@@ -152,14 +153,14 @@ def _index_scalars(index: tuple[Expr, ...]) -> list[Scalar]:
     return [s for e in index for s in scalars_in(e)]
 
 
-def _width(stage: Stage, lane: Sym) -> int:
+def _width(stage: Stage, lane: Sym, by_lane: bool) -> int:
     """8 if anything that varies by lane has 8 bytes, else 4."""
     known: dict[Scalar, bool] = {}
     for n in stage.nests:
         if n.body.dtype in WIDE or (n.out.dtype in WIDE and n.reduce is None):
             return 8
-        if n.reduce is not None and n.reduce.is_scan and n.body.dtype.is_float:
-            return 8  # carried in double precision
+        if n.reduce is not None and collected(n, by_lane) in WIDE:
+            return 8
         for root in (n.body, *_index_scalars(n.index)):
             if any(s.dtype in WIDE for s in _varying(root, lane, known)):
                 return 8

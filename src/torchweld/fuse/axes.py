@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchweld.fuse.facts import (
     Linear,
@@ -23,6 +23,7 @@ from torchweld.fuse.facts import (
     symbols,
 )
 from torchweld.fuse.group import Group, Member
+from torchweld.fuse.stages import Level
 from torchweld.ir.expr import ONE, ZERO, Expr, Int, Sym, index_symbol
 from torchweld.ir.loop import Buffer, Nest
 
@@ -39,6 +40,7 @@ class Access:
     store: bool
     share: float  # of the points of its member: 1.0 if every loop moves it
     weight: float  # at how many points it is another address
+    member: Member | None = None
 
 
 @dataclass(slots=True)
@@ -65,16 +67,16 @@ def accesses(members: Sequence[Member], inside: set[Buffer]) -> list[Access]:
         if n.out not in inside:
             form = linear(address(n.out.strides, n.index))
             share = share_of(n, form)
-            out.append(Access(form, n.out.dtype.bytes, True, share, share * _points(n)))
+            out.append(Access(form, n.out.dtype.bytes, True, share, share * _points(n), m))
         for ld in m.loads:
             if ld.buffer not in inside:
                 form = linear(address(ld.buffer.strides, ld.index))
                 share = share_of(n, form)
                 bits = ld.buffer.dtype.bytes
-                out.append(Access(form, bits, False, share, share * _points(n)))
+                out.append(Access(form, bits, False, share, share * _points(n), m))
         # an index that is used as a number must stay linear too
         for x in (n.body, *index_scalars(n.index)):
-            out += [Access(linear(e), 0, False, 0.0, 0.0) for e in body_facts(x).exprs]
+            out += [Access(linear(e), 0, False, 0.0, 0.0, m) for e in body_facts(x).exprs]
     return out
 
 
@@ -99,30 +101,31 @@ def vector_score(sym: Sym, size: Expr, found: Sequence[Access]) -> float:
     return (good - bad) * min(extent(size), 16) / 16
 
 
-def vector_cost(sym: Sym, g: Group, space: Space, found: Sequence[Access]) -> float:
-    """Estimated work per point of the kernel when `sym` is the vectorised loop.
+def vector_cost(
+    sym: Sym, members: Sequence[Member], space: Space, found: Sequence[Access]
+) -> float:
+    """Estimated work of the members when `sym` is the vectorised loop of their stage.
 
     Units: one scalar operation. A strided access is as slow as scalar code, a contiguous one is
     shared by the lanes, and a reduction along `sym` has to be finished across them.
     """
     size = max(extent(space.sizes[sym]), 1)
-    old = {e for e, new in space.values.items() if sym in symbols(new)} | {sym}
     lanes = size / -(-size // WIDTH)  # used on average
-    total = max((_points(m.nest) for m in g.members), default=1)
+    old = {e for e, new in space.values.items() if sym in symbols(new)} | {sym}
+    own = {id(m) for m in members}
     cost = 0.0
     for a in found:
-        step = a.form.stride(sym)
-        if a.bytes:
-            cost += a.weight / total * (1 / lanes if step is ONE else 1.5 if a.store else 1.0)
-    for m in g.members:
+        if a.bytes and id(a.member) in own:
+            step = a.form.stride(sym)
+            cost += a.weight * (1 / lanes if step is ONE else 1.5 if a.store else 1.0)
+    for m in members:
         n = m.nest
-        mine = _points(n) / total
         inside = any(a.sym in old for a in n.all_axes)
-        cost += mine * (body_facts(n.body).flops + 1) / (lanes if inside else 1)
+        cost += _points(n) * (body_facts(n.body).flops + 1) / (lanes if inside else 1)
         if n.reduce is not None:
             along = any(a.sym in old for a in n.reduce.axes)
-            results = points(tuple(a.size for a in n.axes)) / total
-            cost += FINISH * results if along else mine / 4
+            results = points(tuple(a.size for a in n.axes))
+            cost += FINISH * results if along else _points(n) / 4
     return cost
 
 
@@ -145,45 +148,60 @@ def order_key(sym: Sym, found: Sequence[Access]) -> int:
     return best
 
 
-def arrange(g: Group, stage_loops: list[tuple[Sym, ...]], fixed: list[bool],
-            found: list[Access]) -> Space:  # fmt: skip
-    """Order and merge the loops of a kernel.
-
-    fixed: the stages whose loops must keep their order (positions, scatters).
-    """
+def arrange(g: Group, levels: Sequence[Level], found: list[Access]) -> Space:
+    """Order and merge the loops of a kernel."""
     sizes = dict(g.sizes)
     stride = {s: order_key(s, found) for s in sizes}
     keep = list(g.kept())
     position = {s: i for i, s in enumerate(keep)}
     keep.sort(key=lambda s: (-stride[s], position[s]))
+    fixed = [any(_pinned(m) for m in lv.members) for lv in levels]
     loops = [
-        list(row) if pinned else sorted(row, key=lambda s: -stride[s])
-        for row, pinned in zip(stage_loops, fixed, strict=True)
+        list(lv.loops) if pinned else sorted(lv.loops, key=lambda s: -stride[s])
+        for lv, pinned in zip(levels, fixed, strict=True)
     ]
     space = Space(keep, loops, None, sizes)
     space.rank = {s: i for i, s in enumerate(s for row in loops for s in row)}
     _merge_all(space, found)
-    _choose_vector(space, g, fixed, found)
+    _choose_vector(space, levels, fixed, found)
+    if len(space.keep) > 2 or any(len(row) > 2 for row in space.loops):
+        _merge_all(space, found)
     return space
 
 
-def _choose_vector(space: Space, g: Group, fixed: list[bool], found: list[Access]) -> None:
-    """Pick the vectorised loop; it becomes the last of its stage, or the kernel's lanes."""
-    looped = {s for row in space.loops for s in row}
-    candidates = space.keep + [s for s in space.sizes if s in looped]
-    if not candidates:
+def _pinned(m: Member) -> bool:
+    """Whether the loops must keep their order: positions, scans, scatters."""
+    r = m.nest.reduce
+    return m.shape in ("scan", "scatter") or (r is not None and r.kind.startswith("arg"))
+
+
+def _choose_vector(
+    space: Space, levels: Sequence[Level], fixed: Sequence[bool], found: list[Access]
+) -> None:
+    """Vectorise a parallel axis in all stages, or in each stage one of its own loops."""
+
+    def cost(s: Sym, lv: Level) -> float:
+        return vector_cost(s, lv.members, space, found)
+
+    whole = {s: sum(cost(s, lv) for lv in levels) for s in space.keep}
+    outer = min(space.keep, key=lambda s: whole[s], default=None)
+    best: list[Sym | None] = []
+    inner = 0.0
+    for row, pinned, lv in zip(space.loops, fixed, levels, strict=True):
+        choice = row[-1:] if pinned else row
+        mine = min(choice, key=lambda s: cost(s, lv), default=None)
+        best.append(mine)
+        inner += cost(mine, lv) if mine is not None else sum(_points(m.nest) for m in lv.members)
+    if outer is not None and (whole[outer] < inner or not any(best)):
+        space.vector = outer
+        space.keep.remove(outer)
+        space.keep.append(outer)
         return
-    space.vector = min(candidates, key=lambda s: vector_cost(s, g, space, found))
-    v = space.vector
-    if v in space.keep:
-        space.keep.remove(v)
-        space.keep.append(v)
-    for row, pinned in zip(space.loops, fixed, strict=True):
-        if v in row and not pinned:
-            row.remove(v)
-            row.append(v)
-    if len(space.keep) > 2 or any(len(row) > 2 for row in space.loops):
-        _merge_all(space, found)
+    for row, s in zip(space.loops, best, strict=True):
+        if s is not None:
+            space.vector = s
+            row.remove(s)
+            row.append(s)
 
 
 def _merge_all(space: Space, found: list[Access]) -> None:
@@ -237,7 +255,7 @@ def _merge(space: Space, a: Sym, b: Sym, found: list[Access]) -> None:
         strides = {s: e for s, e in x.form.strides.items() if s is not a and s is not b}
         if inner is not None and inner is not ZERO:
             strides[m] = inner
-        found[i] = Access(Linear(strides, x.form.bent), x.bytes, x.store, x.share, x.weight)
+        found[i] = replace(x, form=Linear(strides, x.form.bent))
 
 
 def _merged_name(a: Sym, b: Sym) -> str:

@@ -25,7 +25,7 @@ PURE = frozenset(
         "embedding.default", "index.Tensor", "gather.default", "index_select.default",
         "constant_pad_nd.default", "cat.default", "clone.default", "_to_copy.default",
     )
-)  # fmt: skip
+) | {"mkldnn._linear_pointwise.default", "mkldnn._convolution_pointwise.default"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

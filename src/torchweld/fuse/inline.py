@@ -174,7 +174,7 @@ def sites_of(n: Nest, b: Buffer) -> list[Index]:
 def _blocked(s: _State, p: Nest, at: int, n: Nest, c: int) -> str:
     """Why moving the loads of `p` to the reader `n` would change what they see."""
     loads = body_facts(p.body).loads
-    for b in {ld.buffer for ld in loads}:
+    for b in dict.fromkeys(ld.buffer for ld in loads):
         if s.deps.written_between(b, at, c):
             return f"{b.name}, which it reads, is written before {n.out.name} reads it"
     sites = sites_of(n, p.out)

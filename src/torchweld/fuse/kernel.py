@@ -12,8 +12,10 @@ from torchweld.fuse.homes import Home, homes_of, local_buffer, local_for
 from torchweld.fuse.stages import Level, stages_of
 from torchweld.fuse.tile import divide
 from torchweld.ir.expr import Expr, Sym, index_symbol
-from torchweld.ir.loop import Axis, Buffer, Load, Nest, Reduce, Scalar
+from torchweld.ir.loop import Axis, Buffer, Load, Nest, Reduce, Scalar, axis
 from torchweld.ir.plan import Kernel, Local, Stage
+
+Index = tuple[Expr, ...]
 
 
 @dataclass(slots=True)
@@ -35,8 +37,7 @@ def build(g: Group, name: str, outside: frozenset[Buffer]) -> Kernel:
     homes = homes_of(g, levels, outside)
     inside = {b for b, h in homes.items() if not h.memory}
     found = accesses([m for lv in levels for m in lv.members], inside)
-    pinned = [any(_pinned(m) for m in lv.members) for lv in levels]
-    space = arrange(g, [lv.loops for lv in levels], pinned, found)
+    space = arrange(g, levels, found)
     draft = _Draft(g, levels, homes, space)
     _order_rows(draft)
     draft.grid, draft.lanes = divide(space, g.keep is not None, found)
@@ -52,27 +53,21 @@ def build(g: Group, name: str, outside: frozenset[Buffer]) -> Kernel:
     return replace(kernel, grain=grain_of(kernel))
 
 
-def _pinned(m: Member) -> bool:
-    r = m.nest.reduce
-    return m.shape in ("scan", "scatter") or (r is not None and r.kind.startswith("arg"))
-
-
 def _axis(d: _Draft, s: Sym) -> Axis:
     return Axis(s, d.space.sizes[s])
 
 
 def _order_rows(d: _Draft) -> None:
     """Give each row its dimensions in the order of the loops, so that it is walked in sequence."""
-    place: dict[Expr, int] = {}
-    for row in d.space.loops:
-        for i, s in enumerate(row):
-            place[s] = i
+    stage = {id(m): i for i, lv in enumerate(d.levels) for m in lv.members}
     for b, h in d.homes.items():
         if h.far is None or h.far.kind != "row" or h.many:
             continue
-        index = d.group.writes[b][0].nest.index
+        writer = d.group.writes[b][0]
+        index = writer.nest.index
+        place: dict[Expr, int] = {s: j for j, s in enumerate(d.space.loops[stage[id(writer)]])}
 
-        def key(dim: int, index: tuple[Expr, ...] = index) -> tuple[int, int]:
+        def key(dim: int, index: Index = index, place: dict[Expr, int] = place) -> tuple[int, int]:
             e = index[dim]
             if not isinstance(e, Sym) or e not in d.space.rank:
                 return (-1, 0)
@@ -114,20 +109,21 @@ class _Local(Substitution):
 
 
 def _stages(d: _Draft) -> tuple[Stage, ...]:
-    values = _kernel_names(d)
+    outer = _outer_names(d)
     written_in: dict[Buffer, int] = {}
     for i, lv in enumerate(d.levels):
         for m in lv.members:
             written_in.setdefault(m.nest.out, i)
     stages: list[Stage] = []
     for i, lv in enumerate(d.levels):
+        values, own = _stage_values(d, outer, i)
+        loops = tuple(own)
         sub = _Local(values)
         for b, home in d.homes.items():
             if written_in[b] == i and home.near is not None:
                 sub.near[b] = home.near
             elif written_in[b] < i or home.many:
                 sub.far[b] = home
-        loops = tuple(_axis(d, s) for s in d.space.loops[i])
         nests: list[Nest] = []
         copies: dict[tuple[Axis, ...], list[Nest]] = {}
         for m in lv.members:
@@ -182,33 +178,25 @@ def _declare(d: _Draft, local: Local) -> None:
         d.locals.append(local)
 
 
-def _kernel_names(d: _Draft) -> dict[Expr, Expr]:
-    """Short names by role, so that equal kernels have equal texts: g0.., l, s0.. ."""
-    names: dict[Expr, Expr] = {}
-    size = d.space.sizes
-    fresh: dict[Sym, Sym] = {}
-
-    def name(s: Sym, text: str) -> None:
-        fresh[s] = index_symbol(text, size[s])
-        names[s] = fresh[s]
-
-    for i, s in enumerate(d.grid):
-        name(s, f"g{i}")
+def _outer_names(d: _Draft) -> dict[Sym, Sym]:
+    """Short names by role, so that equal kernels have equal texts: g0, g1, ... and l."""
+    names = {s: index_symbol(f"g{i}", d.space.sizes[s]) for i, s in enumerate(d.grid)}
     if d.lanes is not None:
-        name(d.lanes, "l")
-    count = 0
-    for row in d.space.loops:
-        for s in row:
-            if s not in fresh:
-                name(s, f"s{count}")
-                count += 1
-    d.space.sizes = {fresh.get(s, s): n for s, n in size.items()}
-    d.grid = tuple(fresh[s] for s in d.grid)
-    d.lanes = None if d.lanes is None else fresh[d.lanes]
-    d.space.loops = [[fresh[s] for s in row] for row in d.space.loops]
+        names[d.lanes] = index_symbol("l", d.space.sizes[d.lanes])
+    d.space.sizes.update({new: d.space.sizes[old] for old, new in names.items()})
+    d.grid = tuple(names[s] for s in d.grid)
+    d.lanes = None if d.lanes is None else names[d.lanes]
+    return names
+
+
+def _stage_values(d: _Draft, outer: dict[Sym, Sym], i: int) -> tuple[dict[Expr, Expr], list[Axis]]:
+    """What the old symbols are inside of stage `i`, and its loops, named by depth: s0, s1, ..."""
+    row = d.space.loops[i]
+    loops = [axis(f"s{depth}", d.space.sizes[s]) for depth, s in enumerate(row)]
+    names: dict[Expr, Expr] = dict(outer.items())
+    names.update({s: a.sym for s, a in zip(row, loops, strict=True)})
     sub = Substitution(names)
-    values = {old: sub.expr(e) for old, e in d.space.values.items()}
-    return {**names, **values}
+    return {**names, **{old: sub.expr(e) for old, e in d.space.values.items()}}, loops
 
 
 def _args(stages: tuple[Stage, ...], local: list[Local]) -> tuple[Buffer, ...]:

@@ -24,7 +24,7 @@ MAX_MEMBERS = 64
 MAX_BUFFERS = 48
 MIN_ROWS = 8  # fewer rows than this do not feed the threads ...
 ROW_WORK = 256 << 10  # ... of a kernel that moves this many bytes
-FEW_POINTS = 16 << 10  # a kernel of so few points may run on one thread
+FEW_POINTS = 64 << 10  # a kernel of so few points may run on one thread (split.LONG agrees)
 PARTIAL_ROWS = 64  # rows wanted before pointwise axes are turned into loops
 Index = tuple[Expr, ...]
 Names = dict[Sym, Sym]
@@ -41,6 +41,8 @@ class Merger:
     rank: dict[int, int]  # a topological order
     order: list[int | None]  # the group at each rank
     refusals: list[Refusal]
+    # producers that something in between keeps apart from a group, however it grows
+    blocked: dict[int, set[int]] = field(default_factory=dict)
 
 
 def merge_groups(
@@ -72,7 +74,8 @@ def _merge_with_producers(m: Merger, i: int) -> None:
         g = m.owner[i]
         group = m.groups[g]
         assert isinstance(group, Group)
-        found = [p for p in m.before[g] if p not in tried and isinstance(m.groups[p], Group)]
+        blocked = tried | m.blocked.get(g, set())
+        found = [p for p in m.before[g] if p not in blocked and isinstance(m.groups[p], Group)]
         if not found:
             return
         p = max(found, key=lambda p: (_shared_bytes(m, p, group), p))
@@ -112,7 +115,9 @@ def _try(m: Merger, p: int, c: int, siblings: bool) -> None:
     behind = None if why else _between(m, low, high)
     if behind is None:
         if not siblings:
-            why = why or "what lies between them must run in between"
+            if not why:
+                m.blocked.setdefault(c, set()).add(p)
+                why = "what lies between them must run in between"
             m.refusals.append(Refusal("W206", f"{_name(a)} and {_name(b)}: {why}"))
         return
     rank = _rank_again(m, low, high, behind)
@@ -210,7 +215,7 @@ def _pair(a: Group, b: Group, e: Expr, f: Expr, names: Names, taken: set[Sym]) -
 def _meeting_points(a: Group, b: Group) -> Iterator[tuple[Index, Index]]:
     """Pairs of indices into one buffer: what a writes and b reads first, shared reads last."""
     yield from _conflicts(a, b)
-    for x in a.reads.keys() & b.reads.keys():
+    for x in [x for x in a.reads if x in b.reads]:
         yield from _pairs(_read_at(a, x)[:3], _read_at(b, x)[:3])
 
 
@@ -228,9 +233,9 @@ def _conflicts(a: Group, b: Group) -> Iterator[tuple[Index, Index]]:
 
 def _flow(a: Group, b: Group) -> Iterator[tuple[Index, Index]]:
     """Pairs of indices at which one group writes what the other reads, a's first."""
-    for x in a.writes.keys() & b.reads.keys():
+    for x in [x for x in a.writes if x in b.reads]:
         yield from _pairs(_written_at(a, x), _read_at(b, x))
-    for x in a.reads.keys() & b.writes.keys():
+    for x in [x for x in a.reads if x in b.writes]:
         yield from _pairs(_read_at(a, x), _written_at(b, x))
 
 
@@ -424,6 +429,7 @@ def _join(m: Merger, p: int, c: int, names: Names, keep: tuple[Sym, ...] | None)
         m.before[i].add(p)
     m.before[p] = (m.before[p] | m.before[c]) - {p, c}
     m.after[p] = (m.after[p] | m.after[c]) - {p, c}
+    m.blocked.setdefault(p, set()).update(m.blocked.pop(c, ()))
     del m.groups[c], m.before[c], m.after[c], m.rank[c]
 
 

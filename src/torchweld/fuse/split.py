@@ -37,7 +37,8 @@ FEW_RESULTS = 8
 LONG = 64 << 10  # points of a reduction that is worth two steps
 PART = 8192  # points of one part
 COLUMN_ROWS = 64  # rows of one part of a column reduction
-COLUMN_POINTS = 256 << 10
+COLUMN_POINTS = 256 << 10  # points of a column reduction that is worth two steps
+MAX_PARTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def _cut_of(g: LoopGraph, deps: Deps, n: Nest, at: int) -> _Cut | None:
     if results < FEW_RESULTS and length >= LONG:
         return _few_results(n.reduce.axes)
     if results * length >= COLUMN_POINTS and length >= 4 * COLUMN_ROWS and _by_column(n):
-        return None if _spread_again(g, deps, n.out, results * length) else _columns(n.reduce.axes)
+        return None if _spread_again(g, deps, n.out, results * length) else _columns(n, results)
     return None
 
 
@@ -96,13 +97,20 @@ def _few_results(axes: Sequence[Axis]) -> _Cut:
     return _Cut(tuple(kept), rest[0], length, tuple(rest[1:]))
 
 
-def _columns(axes: Sequence[Axis]) -> _Cut:
-    """A block of rows: part of the innermost axis that is long, the outer ones whole."""
-    inner = points(tuple(a.size for a in axes[1:]))
-    if len(axes) > 1 and inner >= COLUMN_ROWS // 2:
-        return _Cut((axes[0],), None, 1, tuple(axes[1:]))
-    length = _part_length(extent(axes[0].size), max(1, COLUMN_ROWS // inner))
-    return _Cut((), axes[0], length, tuple(axes[1:]))
+def _columns(n: Nest, results: int) -> _Cut:
+    """Blocks of rows: whole outer axes while many rows are left inside, then part of the next."""
+    assert n.reduce is not None
+    rest = list(n.reduce.axes)
+    length = points(tuple(a.size for a in rest))
+    rows = max(COLUMN_ROWS, PART // results, length // MAX_PARTS)
+    kept: list[Axis] = []
+    while len(rest) > 1 and points(tuple(a.size for a in rest[1:])) >= rows // 2:
+        kept.append(rest.pop(0))
+    first, inner = extent(rest[0].size), points(tuple(a.size for a in rest[1:]))
+    wanted = max(1, rows // inner)
+    if kept and wanted >= first:
+        return _Cut(tuple(kept), None, 1, tuple(rest))
+    return _Cut(tuple(kept), rest[0], _part_length(first, wanted), tuple(rest[1:]))
 
 
 def _part_length(n: int, wanted: int) -> int:

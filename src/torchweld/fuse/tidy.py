@@ -105,7 +105,7 @@ def _changed(deps: Deps, n: Nest, after: int, before: int) -> bool:
 
 
 def drop_copies(g: LoopGraph) -> LoopGraph:
-    """Without nests that copy a whole temporary into another of the same layout.
+    """Without nests that copy a whole buffer into a temporary of the same layout.
 
     The copy stays if either side is returned (a result has storage of its own) or changes later.
     """
@@ -116,10 +116,7 @@ def drop_copies(g: LoopGraph) -> LoopGraph:
     for old in g.nodes:
         n = renaming.node(old)
         source = _copied(n) if isinstance(n, Nest) else None
-        if not isinstance(n, Nest) or source is None or source in returned:
-            nodes.append(n)
-            continue
-        if not _stable(deps, n, source):
+        if not isinstance(n, Nest) or source is None or not _stable(deps, n, source, returned):
             nodes.append(n)
             continue
         renaming.buffers[n.out] = source
@@ -131,18 +128,23 @@ def drop_copies(g: LoopGraph) -> LoopGraph:
     return replace(g, nodes=tuple(nodes), outputs=outputs)
 
 
-def _stable(deps: Deps, n: Nest, source: Buffer) -> bool:
-    return deps.only_writer(source) is not None and deps.only_writer(n.out) is not None
+def _stable(deps: Deps, n: Nest, source: Buffer, returned: set[Buffer]) -> bool:
+    """Whether the copy and its source hold the same for good, and nobody can tell them apart."""
+    if source in returned or deps.only_writer(n.out) is None:
+        return False
+    if source.role == "temp":
+        return deps.only_writer(source) is not None
+    return source not in deps.writers and n.out not in returned
 
 
 def _copied(n: Nest) -> Buffer | None:
-    """The temporary that `n` copies as a whole, if that is all it does."""
+    """The buffer that `n` copies as a whole into a temporary, if that is all it does."""
     if n.reduce is not None or n.mode != "set" or not isinstance(n.body, Load):
         return None
     a, b = n.body.buffer, n.out
     same = (a.dtype, a.shape, a.strides, a.offset, a.device) == (
         b.dtype, b.shape, b.strides, b.offset, b.device)  # fmt: skip
-    if not same or a.role != "temp" or b.role != "temp" or n.body.index != n.index:
+    if not same or b.role != "temp" or n.body.index != n.index:
         return None
     return a if covers(n) else None
 

@@ -15,8 +15,8 @@ POINT_BYTES = 64 << 10  # a grid point that moves more than this is cut further
 FEW_POINTS = 16  # an outer extent that cannot feed the threads
 WIDE = 4096  # an inner extent that can
 TILE_POINTS = 64 << 10  # smaller transposes fit the cache as they are
-TILE_WIDTHS = (8, 16, 4)  # vectors of one row of a tile
-TILE_HEIGHTS = (16, 8, 32, 4)  # cache lines that a tile shares
+TILE_WIDTHS = (16, 8, 4)  # elements of one row of a tile: a cache line is stored whole
+TILE_HEIGHTS = (32, 16, 8, 4)  # cache lines that a tile shares
 
 
 def divide(space: Space, rows: bool, found: list[Access]) -> tuple[tuple[Sym, ...], Sym | None]:

@@ -55,5 +55,6 @@ FLOATS = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
 INTS = frozenset({DType.I64, DType.I32, DType.I16, DType.I8, DType.U8})
 _BYTES = {
     DType.F64: 8, DType.F32: 4, DType.F16: 2, DType.BF16: 2, DType.I64: 8, DType.I32: 4,
-    DType.I16: 2, DType.I8: 1, DType.U8: 1, DType.BOOL: 1, DType.C64: 8, DType.C128: 16, DType.OTHER: 0,
+    DType.I16: 2, DType.I8: 1, DType.U8: 1, DType.BOOL: 1, DType.C64: 8, DType.C128: 16,
+    DType.OTHER: 0,
 }  # fmt: skip

@@ -160,7 +160,7 @@ class Reduce:
 
     kind: sum, prod, max, min (NaN wins), any, all: accumulate in the body's dtype;
           argmax, argmin: i64 position, row-major over `axes`, first among equals, NaN wins;
-          scan_sum, scan_prod, scan_max, scan_min: inclusive scan along the single reduce axis, which
+          scan_sum, scan_prod, scan_max, scan_min: inclusive scan along the one reduce axis, which
           also appears in the store index.
     """
 

@@ -10,8 +10,8 @@ A Kernel is
 Nests are rewritten into kernel coordinates: every nest of a stage has
 `axes + reduce.axes == grid + lanes + stage.loops` (as sets of symbols; a reduction's `reduce.axes`
 are loops of its stage, and its store happens after those loops). Without `lanes`, the last loop of
-each stage is the vectorised one. A call runs grid indices [begin, end); with an empty grid the range
-is over `lanes`; with neither it is [0, 1).
+each stage is the vectorised one. A call runs grid indices [begin, end); with an empty grid the
+range is over `lanes`; with neither it is [0, 1).
 """
 
 from __future__ import annotations

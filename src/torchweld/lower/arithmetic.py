@@ -8,11 +8,11 @@ from collections.abc import Callable
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
 from torchweld.ir.loop import Const
-from torchweld.lower.builder import Builder
+from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.dtypes import representable
 from torchweld.lower.reduce import read_as
 from torchweld.lower.registry import lowering, pointwise
-from torchweld.lower.tensor import Tensor
+from torchweld.lower.tensor import Idx, Tensor
 from torchweld.lower.value import (
     Operand,
     Val,
@@ -135,15 +135,29 @@ def div(x: Val, y: Operand) -> Val:
     return x / y
 
 
-@pointwise("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-def div_mode(x: Val, y: Operand, rounding_mode: str | None) -> Val:
-    if rounding_mode is None:
-        return x / y
-    if rounding_mode == "floor":
-        return floor_divide(x, y)
-    if x.dtype.is_float:
-        return trunc(x / y)
-    return binary("trunc_div", x, nonzero(y, x.dtype))
+@lowering("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+def div_mode(b: Builder, x: Tensor, other: Tensor | int | float,
+             rounding_mode: str | None) -> Tensor:  # fmt: skip
+    """The quotient, rounded down or toward zero; narrow floats round it to their dtype before."""
+    dtype = b.spec.dtype
+    read = read_as(x, dtype)
+
+    def divisor(idx: Idx) -> Operand:
+        if not isinstance(other, Tensor):
+            return representable(other, dtype)
+        return read_as(other, dtype)(broadcast(idx, other.shape))
+
+    def body(idx: Idx) -> Val:
+        a, d = read(broadcast(idx, x.shape)), divisor(idx)
+        if rounding_mode is None:
+            return a / d
+        if rounding_mode == "floor":
+            return floor_divide(a, d)
+        if a.dtype.is_float:
+            return trunc((a / d).to(dtype).to(a.dtype))
+        return binary("trunc_div", a, nonzero(d, a.dtype))
+
+    return b.emit(body)
 
 
 @pointwise("aten.floor_divide.default", "aten.floor_divide.Scalar")
@@ -299,6 +313,11 @@ def addcmul(x: Val, a: Val, b: Val, value: int | float = 1) -> Val:
 @pointwise("aten.addcdiv.default", wide=True)
 def addcdiv(x: Val, a: Val, b: Val, value: int | float = 1) -> Val:
     return x + (a if value == 1 else a * value) / b
+
+
+@pointwise("aten.ldexp.Tensor")
+def ldexp(x: Val, y: Val) -> Val:
+    return x * unary("exp2", y)
 
 
 @pointwise("aten.xlogy.Tensor", "aten.special_xlogy.default", "aten.xlogy.Scalar_Other",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torchweld.base.errors import LoweringError
 from torchweld.ir.expr import Expr, as_expr
 from torchweld.lower.builder import Builder
 from torchweld.lower.registry import lowering
@@ -21,7 +20,7 @@ from torchweld.lower.value import (
     minimum,
     position,
 )
-from torchweld.lower.views import select, sliced, wrap
+from torchweld.lower.views import reshaped, select, sliced, wrap
 
 
 def _same(idx: Idx) -> Idx:
@@ -76,9 +75,11 @@ def flip(b: Builder, x: Tensor, dims: Sequence[int]) -> Tensor:
 def roll(b: Builder, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     """Elements moved along dimensions, or along the flattened tensor, and around."""
     if not dims:
-        if len(x.shape) != 1:
-            raise LoweringError("W202", "roll of a flattened tensor")
-        dims = [0]
+        n = as_expr(numel(x.shape))
+        if n.value == 0:
+            return b.emit(x.load)
+        flat = reshaped(x, (n,)).view((n,), lambda idx: ((idx[0] + (-shifts[0]) % n.value) % n,))
+        return b.emit(reshaped(flat, x.shape).load)
     by: dict[int, int] = {}
     for s, d in zip(shifts, dims, strict=True):
         k = wrap(d, len(x.shape))
@@ -167,6 +168,17 @@ def pixel_unshuffle(b: Builder, x: Tensor, downscale_factor: int) -> Tensor:
     return b.emit(lambda idx: x.load(at(idx)))
 
 
+@lowering("aten.channel_shuffle.default", "aten.native_channel_shuffle.default")
+def channel_shuffle(b: Builder, x: Tensor, groups: int) -> Tensor:
+    """Channels of all groups, interleaved."""
+    each = x.shape[1].value // groups
+
+    def at(idx: Idx) -> Idx:
+        return (idx[0], (idx[1] % groups) * each + idx[1] // groups, *idx[2:])
+
+    return b.emit(lambda idx: x.load(at(idx)))
+
+
 @lowering("aten.diag_embed.default")
 def diag_embed(b: Builder, x: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """`x` on a diagonal of the last two (or given) dimensions, zeros elsewhere."""
@@ -181,3 +193,17 @@ def diag_embed(b: Builder, x: Tensor, offset: int = 0, dim1: int = -2, dim2: int
         return guarded(hit, x.load((*rest, k)), constant(0, x.dtype))
 
     return b.emit(body)
+
+
+@lowering("aten.rot90.default")
+def rot90(b: Builder, x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Quarter turns in the plane of two dimensions."""
+    p, q = (wrap(d, len(x.shape)) for d in dims)
+
+    def at(idx: Idx) -> Idx:
+        out = list(idx)
+        i, j, m, n = idx[p], idx[q], x.shape[p], x.shape[q]
+        out[p], out[q] = ((i, j), (j, n - 1 - i), (m - 1 - i, n - 1 - j), (m - 1 - j, i))[k % 4]
+        return tuple(out)
+
+    return b.emit(lambda idx: x.load(at(idx)))

@@ -47,7 +47,7 @@ LOWERINGS: Registry[str, Rule] = Registry("lowerings")
 _IGNORED = frozenset({
     "dtype", "device", "layout", "pin_memory", "memory_format", "non_blocking", "implicit",
 })  # fmt: skip
-_RENAMED = {"self": "x", "input": "x"}
+_RENAMED = {"self": "x", "input": "x", "a": "x"}
 
 
 def pointwise(*ops: str, common: bool = False, keep: tuple[int, ...] = (),

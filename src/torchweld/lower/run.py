@@ -8,7 +8,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
-from torchweld.base.errors import InternalError, LoweringError
+from torchweld.base.errors import InternalError, LoweringError, Refusal
 from torchweld.base.events import emit
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.ir.expr import as_expr
@@ -69,7 +69,7 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
         raise LoweringError("W201", f"call of {op}", at=_loc(node))
     rule, copies = tables.rule_for(str(op))
     mark = len(b.nodes)
-    why = "no lowering"
+    refusal = Refusal("W202", "no lowering", _loc(node))
     if rule is not None:
         try:
             b.begin(node.name, b.origins, _specs(node))
@@ -77,8 +77,9 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
             return _apply(b, rule, copies, node, env)
         except LoweringError as error:
             del b.nodes[mark:]
-            why = error.why
-    emit("loop", "extern", f"{op} runs in ATen: {why}", op=str(op), node=node.name, why=why)
+            refusal = Refusal(error.code, error.why, _loc(node))
+    emit("loop", "extern", f"{op} runs in ATen: {refusal.why}", op=str(op), node=node.name,
+         code=refusal.code, why=refusal.why)  # fmt: skip
     try:
         return lower_extern(b, node, env)
     except LoweringError as error:

@@ -7,6 +7,7 @@ from torchweld.lower import (
     arithmetic,
     compare,
     concat,
+    contractions,
     factory,
     gather,
     loss,
@@ -21,8 +22,8 @@ from torchweld.lower import (
 from torchweld.lower.registry import LOWERINGS, Rule
 
 MODULES = (
-    activation, arithmetic, compare, concat, factory, gather, loss, norm, reduce, resize, scatter,
-    softmax, views, window,
+    activation, arithmetic, compare, concat, contractions, factory, gather, loss, norm, reduce,
+    resize, scatter, softmax, views, window,
 )  # fmt: skip
 
 

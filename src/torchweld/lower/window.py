@@ -10,13 +10,14 @@ from torchweld.ir.expr import ZERO, Expr, as_expr
 from torchweld.lower.builder import Builder
 from torchweld.lower.dtypes import lowest
 from torchweld.lower.reduce import read_as
-from torchweld.lower.registry import reduction
+from torchweld.lower.registry import lowering, reduction
 from torchweld.lower.tensor import Idx, Tensor, row_major
 from torchweld.lower.value import (
     Operand,
     Val,
     all_of,
     binary,
+    constant,
     guarded,
     inside,
     maximum,
@@ -172,6 +173,23 @@ def _counted(w: Window, outs: Idx, padded: bool) -> Val:
         count = one if count is None else count * one
     assert count is not None
     return count
+
+
+@lowering("aten.im2col.default")
+def im2col(b: Builder, x: Tensor, kernel_size: Sequence[int], dilation: Sequence[int],
+           padding: Sequence[int], stride: Sequence[int]) -> Tensor:  # fmt: skip
+    """[N, C, H, W] -> [N, C * taps, positions]; zeros outside."""
+    w = _window(x, 2, kernel_size, stride, padding, dilation)
+    kh, kw = w.taps
+    across = (x.shape[-1].value + 2 * w.pad[1] - w.gap[1] * (kw - 1) - 1) // w.step[1] + 1
+
+    def body(idx: Idx) -> Val:
+        *lead, row, at = idx
+        c, tap = row // (kh * kw), row % (kh * kw)
+        there = w.at((*lead, c, at // across, at % across, tap // kw, tap % kw))
+        return guarded(w.fits(there), x.load(there), constant(0, x.dtype))
+
+    return b.emit(body)
 
 
 @reduction("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default",

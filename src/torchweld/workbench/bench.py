@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from torchweld.workbench import table
 from torchweld.workbench.lanes import Lane
 from torchweld.workbench.machine import describe
 from torchweld.workbench.suites import BY_NAME, SUITES, Case
@@ -47,7 +48,7 @@ def measure(case: Case, compilers: Sequence[str], device: str, threads: int, eff
         for name in names:  # one after the other: a first call may use every core
             lanes.append(Lane(case.name, name, device, threads))
             results[name] = _first(lanes[-1])
-        _check(lanes, results)
+        _check(case, lanes, results)
         _rounds(lanes, results, effort)
         for lane in lanes:
             results[lane.compiler] |= _closing(lane)
@@ -62,14 +63,19 @@ def _first(lane: Lane) -> Row:
     return {"first_s": answer.get("seconds")}
 
 
-def _check(lanes: Iterable[Lane], results: dict[str, Row]) -> None:
-    """The largest difference of each compiler's result from eager's."""
+def _check(case: Case, lanes: Iterable[Lane], results: dict[str, Row]) -> None:
+    """The largest difference of each compiler's result from eager's.
+
+    torch.compile draws random numbers from a stream of its own: nothing to compare.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "eager.pt")
         for lane in lanes:
             if lane.compiler == "eager":
                 lane.ask("save", path=path)
-            elif lane.compiler != "copy" and os.path.exists(path):
+            elif lane.compiler == "copy" or (case.random and lane.compiler == "torch.compile"):
+                continue
+            elif os.path.exists(path):
                 answer = lane.ask("check", path=path)
                 results[lane.compiler]["difference"] = answer.get("difference")
                 results[lane.compiler]["magnitude"] = answer.get("magnitude")
@@ -90,7 +96,7 @@ def _closing(lane: Lane) -> Row:
     memory = lane.ask("memory")
     found: Row = {"peak_bytes": memory.get("host"), "device_bytes": memory.get("device")}
     if lane.compiler != "copy":
-        found["kernels"] = lane.ask("count").get("kernels")
+        found |= lane.ask("count")
     if lane.error is not None:
         found["error"] = lane.error
     return found
@@ -150,24 +156,36 @@ def geomean(values: Iterable[float | None]) -> float | None:
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
-_IMPORT = (
-    "import time, sys, torch; t = time.perf_counter(); import torchweld; torchweld.compile;"
-    "print(time.perf_counter() - t, sum(m.split('.')[:2] in (['torch', '_dynamo'],"
-    " ['torch', '_inductor']) for m in sys.modules))"
-)
+_IMPORT = """
+import sys, time, torch
+start = time.perf_counter()
+import torchweld
+bare = time.perf_counter() - start
+torchweld.compile
+peers = sum(name.startswith(("torch._dynamo", "torch._inductor")) for name in sys.modules)
+print(bare, time.perf_counter() - start, peers)
+"""
 
 
 def import_seconds(times: int = 5) -> Row:
-    """Seconds of `import torchweld` once torch is imported, and how many peer modules it loads."""
-    seconds, peers = [], 0
+    """Seconds of `import torchweld` once torch is imported, without and with its compiler.
+
+    peer_modules: how many modules of torch._dynamo and torch._inductor that loads.
+    """
+    bare, seconds, peers = [], [], 0
     for _ in range(times):
         done = subprocess.run(
             [sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True
         )
-        first, second = done.stdout.split()
-        seconds.append(float(first))
-        peers = max(peers, int(second))
-    return {"seconds": statistics.median(seconds), "peer_modules": peers}
+        first, second, third = done.stdout.split()
+        bare.append(float(first))
+        seconds.append(float(second))
+        peers = max(peers, int(third))
+    return {
+        "bare_seconds": statistics.median(bare),
+        "seconds": statistics.median(seconds),
+        "peer_modules": peers,
+    }
 
 
 def run(
@@ -180,7 +198,7 @@ def run(
         yield measure(BY_NAME[name], compilers, where, threads, effort)
 
 
-def document(rows: Sequence[Row], *, suite: str, threads: int, effort: Effort) -> Row:
+def document(rows: Sequence[Row], setting: Row) -> Row:
     """What is written to the JSON file: the rows, geometric means, machine and versions."""
     groups: dict[str, Row] = {}
     for group in (*sorted({r["group"] for r in rows}), "all"):
@@ -192,12 +210,9 @@ def document(rows: Sequence[Row], *, suite: str, threads: int, effort: Effort) -
             "first_call_of_torch_compile": geomean(_first_ratio(r) for r in mine),
         }  # fmt: skip
     return {
-        "suite": suite,
+        **setting,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "threads": threads,
-        "rounds": effort.rounds,
         "machine": describe(),
-        "import": import_seconds(),
         "geomeans": groups,
         "rows": list(rows),
     }
@@ -220,16 +235,15 @@ def write(path: Path, content: Row) -> None:
 
 def main(suite: str, only: Sequence[str], quick: bool, json_path: str | None, threads: int) -> int:
     """`torchweld bench`: measure, print the table, write the JSON if asked."""
-    from_suite = [n for n in SUITES[suite] if not only or n in only]
+    chosen = [n for n in SUITES[suite] if not only or n in only]
     effort = QUICK if quick else Effort()
-    from torchweld.workbench import table  # noqa: PLC0415 (rich is an optional dependency)
-
-    rows = []
-    for row in run(from_suite, effort=effort, threads=threads):
+    setting = {"suite": suite, "threads": threads, "rounds": effort.rounds}
+    setting |= {"import": import_seconds()}
+    rows: list[Row] = []
+    for row in run(chosen, effort=effort, threads=threads):
         table.progress(row)
         rows.append(row)
-        content = document(rows, suite=suite, threads=threads, effort=effort)
-        if json_path:
-            write(Path(json_path), content)
-    table.show(content)
+        if json_path:  # after each row, so that an interrupted run is not lost
+            write(Path(json_path), document(rows, setting))
+    table.show(document(rows, setting))
     return 0

@@ -148,7 +148,7 @@ class Worker:
     def count(self, request: dict[str, Any]) -> dict[str, Any]:
         """Kernels of one call, as far as this compiler lets them be counted."""
         if self.compiler == "torchweld":
-            return {"kernels": _own_launches()}
+            return _own_counts()
         if self.compiler == "torch.compile":
             return {"kernels": _inductor_launches(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))}
         with OpCount() as mode:  # type: ignore[no-untyped-call]
@@ -161,10 +161,12 @@ class Worker:
         return {"host": _peak_rss(), "device": device}
 
 
-def _own_launches() -> int:
-    """Kernels and ATen calls that torchweld's drivers make in one call of what was compiled."""
-    counts = importlib.import_module("torchweld").statistics()
-    return int(counts["kernels"]) + int(counts["externs"])
+def _own_counts() -> dict[str, Any]:
+    """Kernels and ATen calls in one call of what torchweld compiled last, and its counters."""
+    found = importlib.import_module("torchweld.pipeline").STATISTICS
+    last = found.compiled[-1] if found.compiled else None
+    launches = last.kernels + last.externs if last is not None and last.executable else None
+    return {"kernels": launches, "counters": found.counts()}
 
 
 def _inductor_launches(cache: Path) -> int | None:

@@ -1,15 +1,22 @@
 """Handlers of functions and methods, by topic. Importing this package fills the tables."""
 
+from torchweld.capture import attrs_callable
 from torchweld.capture.functions import (
     builtin,
     containers,
+    effects,
+    exceptions,
     iterators,
     objects,
+    queues,
+    sets,
     stdlib,
+    texts,
     torch_calls,
     torch_state,
 )
 
 __all__ = [
-    "builtin", "containers", "iterators", "objects", "stdlib", "torch_calls", "torch_state",
+    "attrs_callable", "builtin", "containers", "effects", "exceptions", "iterators", "objects",
+    "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state",
 ]  # fmt: skip

@@ -9,16 +9,12 @@ from typing import Any
 
 import torch
 
-from torchweld.capture.attrs import (
-    MISSING,
-    get_attr,
-    mro_lookup,
-    vars_of,
-)
-from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture import polyfills
+from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
+from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.identity import same
-from torchweld.capture.items import del_item, get_item, get_iter, next_value, set_item
+from torchweld.capture.instances import vars_of
+from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
 from torchweld.capture.ops import (
     BINARY,
     COMPARE,
@@ -42,6 +38,7 @@ from torchweld.capture.values.base import (
     CellValue,
     Const,
     FunctionValue,
+    GeneratorValue,
     InstanceValue,
     NotConstant,
     PartialValue,
@@ -65,7 +62,7 @@ def text_of(cap: Capture, x: Value) -> str:
         raise refuse("W107", "attribute name that is not constant", cap.loc()) from None
 
 
-def polyfill(name: Any, fn: types.FunctionType) -> None:
+def polyfill(name: Any, fn: Callable[..., Any]) -> None:
     """Run `fn` of polyfills.py in place of the built-in `name`."""
     value = Const(fn)
 
@@ -88,7 +85,7 @@ def len_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 @function(isinstance)
 def isinstance_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     x, kinds = args
-    cap.deliver(boolean(_is_instance(cap, x, _classinfo(cap, kinds))), cont)
+    cap.deliver(boolean(is_instance(cap, x, _classinfo(cap, kinds))), cont)
 
 
 def _classinfo(cap: Capture, kinds: Value) -> Any:
@@ -99,7 +96,7 @@ def _classinfo(cap: Capture, kinds: Value) -> Any:
     raise refuse("W107", f"isinstance with {kinds.cls().__name__}", cap.loc())
 
 
-def _is_instance(cap: Capture, x: Value, kinds: Any) -> bool:
+def is_instance(cap: Capture, x: Value, kinds: Any) -> bool:
     if isinstance(x, Const):
         return isinstance(x.obj, kinds)
     if isinstance(x, TensorValue):
@@ -108,7 +105,7 @@ def _is_instance(cap: Capture, x: Value, kinds: Any) -> bool:
     if real is not None:
         return isinstance(real, kinds)
     if isinstance(kinds, tuple):
-        return any(_is_instance(cap, x, k) for k in kinds)
+        return any(is_instance(cap, x, k) for k in kinds)
     return issubclass(x.cls(), kinds)
 
 
@@ -140,10 +137,10 @@ def getattr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
     if len(args) < 3:
         get_attr(cap, obj, name, cont)
         return
-    _with_attribute_error(cap, obj, name, cont, lambda: cap.deliver(args[2], cont))
+    get_attr_or(cap, obj, name, cont, lambda: cap.deliver(args[2], cont))
 
 
-def _with_attribute_error(cap: Capture, obj: Value, name: str, cont: Cont | None,
+def get_attr_or(cap: Capture, obj: Value, name: str, cont: Cont | None,
                           missing: Callable[[], None]) -> None:  # fmt: skip
     """get_attr; `missing` runs instead if an AttributeError comes out, now or from a getter."""
     depth = len(cap.frames)
@@ -173,7 +170,7 @@ def _with_attribute_error(cap: Capture, obj: Value, name: str, cont: Cont | None
 @function(hasattr)
 def hasattr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     obj, name = args[0], text_of(cap, args[1])
-    _with_attribute_error(cap, obj, name, lambda _: cap.deliver(boolean(True), cont),
+    get_attr_or(cap, obj, name, lambda _: cap.deliver(boolean(True), cont),
                           lambda: cap.deliver(boolean(False), cont))  # fmt: skip
 
 
@@ -218,12 +215,28 @@ def iter_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 @function(next)
 def next_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    it = args[0]
+
     def stop() -> None:
         if len(args) < 2:
             raise raised(StopIteration)
         cap.deliver(args[1], cont)
 
-    next_value(cap, args[0], lambda v: cap.deliver(v, cont), stop)
+    hook = user_method(cap, it, "__next__")
+    if len(args) < 2 and isinstance(it, GeneratorValue):
+        resume(cap, it, Const(None), lambda v: cap.deliver(v, cont), stop_with)
+    elif len(args) < 2 and hook is not None:
+        cap.call(Const(hook), [it], {}, cont)
+    else:
+        next_value(cap, it, lambda v: cap.deliver(v, cont), stop)
+
+
+def stop_with(result: Value) -> None:
+    """The end of a generator, for who drives it by hand."""
+    none = isinstance(result, Const) and result.obj is None
+    exc = InstanceValue(StopIteration)
+    exc.attrs["args"] = TupleValue([] if none else [result])
+    raise Raised(exc)
 
 
 @function(id)
@@ -259,6 +272,18 @@ def abs_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     _tensor_or_real(cap, abs, torch.abs, args, kwargs, cont)
 
 
+@function(divmod)
+def divmod_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    hook = user_method(cap, args[0], "__divmod__")
+    if hook is not None:
+        cap.call(Const(hook), args, {}, cont)
+        return
+    try:
+        cap.deliver(real_call(divmod, *(constant(a) for a in args)), cont)
+    except NotConstant:
+        raise refuse("W107", f"divmod of {args[0].cls().__name__}", cap.loc()) from None
+
+
 @function(round)
 def round_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     _tensor_or_real(cap, round, torch.round, args, kwargs, cont)
@@ -283,11 +308,6 @@ def _tensor_or_real(cap: Capture, real: Any, on_tensor: Any, args: Args, kwargs:
         cap.deliver(real_call(lambda *a: real(*a, **named), *(constant(a) for a in args)), cont)
     except NotConstant:
         raise refuse("W107", f"{real.__name__} of {args[0].cls().__name__}", cap.loc()) from None
-
-
-@function(print)
-def print_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    raise refuse("W106", "print writes to a file", cap.loc())
 
 
 def _extreme(larger: bool) -> CallHandler:

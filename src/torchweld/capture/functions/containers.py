@@ -8,8 +8,25 @@ from typing import Any
 import torch
 
 from torchweld.capture import polyfills
-from torchweld.capture.items import key_error, del_item, dict_set, get_item, list_of, plain_iterator, set_item
-from torchweld.capture.ops import NeedsUserCode, changed, contains, equal, filed_key, keys_of, length, payload, user_method
+from torchweld.capture.items import (
+    del_item,
+    dict_set,
+    get_item,
+    key_error,
+    list_of,
+    plain_iterator,
+    set_item,
+)
+from torchweld.capture.ops import (
+    NeedsUserCode,
+    changed,
+    contains,
+    equal,
+    filed_key,
+    length,
+    payload,
+    user_method,
+)
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import METHODS, klass, method
@@ -20,8 +37,6 @@ from torchweld.capture.values.base import (
     InstanceValue,
     ListValue,
     NotConstant,
-    SetValue,
-    TensorValue,
     TupleValue,
     Value,
     ViewValue,
@@ -82,27 +97,6 @@ def make_size(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
         cap.deliver(TupleValue([], torch.Size), cont)
         return
     collect(cap, args[0], lambda items: cap.deliver(TupleValue(items, torch.Size), cont))
-
-
-def _make_set(kind: type) -> Any:
-    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        out = SetValue(kind)
-        if not args:
-            cap.deliver(out, cont)
-            return
-
-        def fill(items: list[Value]) -> None:
-            for item in items:
-                out.items.setdefault(filed_key(cap, item), item)
-            cap.deliver(out, cont)
-
-        collect(cap, args[0], fill)
-
-    return handler
-
-
-klass(set)(_make_set(set))
-klass(frozenset)(_make_set(frozenset))
 
 
 def _make_dict(kind: type) -> Any:
@@ -199,7 +193,7 @@ def list_remove(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
 
     def drop(at: Value) -> None:
         assert isinstance(at, Const)
-        if at.obj is None:
+        if not isinstance(at.obj, int):
             raise raised(ValueError, "list.remove(x): x not in list")
         del box.items[at.obj]
         changed(cap, box)
@@ -476,133 +470,9 @@ def dict_fromkeys(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -
         raise refuse("W107", "fromkeys of a subclass of dict", cap.loc())
 
     def fill(keys: list[Value]) -> None:
-        out = DictValue(kind.obj)
+        out = DictValue(kind.obj)  # type: ignore[arg-type]
         for key in keys:
             dict_set(cap, out, key, args[2] if len(args) > 2 else Const(None))
         cap.deliver(out, cont)
 
     collect(cap, args[1], fill)
-
-
-# ------------------------------------------------------------------------- sets
-def _elements(cap: Capture, x: Value, cont: Any) -> None:
-    """The elements of any iterable as {key: value}, given to `cont`."""
-    if isinstance(x, SetValue):
-        cont(dict(x.items))
-        return
-    if isinstance(x, ViewValue) and x.what == "keys":
-        keys = keys_of(cap, x)
-        cont({k: x.of.keys[k] for k in keys})
-        return
-
-    def fill(items: list[Value]) -> None:
-        out: dict[object, Value] = {}
-        for item in items:
-            out.setdefault(filed_key(cap, item), item)
-        cont(out)
-
-    collect(cap, x, fill)
-
-
-_COMBINE: dict[str, Any] = {
-    "union": lambda a, b: {**b, **a},
-    "intersection": lambda a, b: {k: v for k, v in a.items() if k in b},
-    "difference": lambda a, b: {k: v for k, v in a.items() if k not in b},
-    "symmetric_difference": lambda a, b: {k: v for k, v in (*a.items(), *b.items())
-                                          if (k in a) != (k in b)},
-}  # fmt: skip
-
-
-def _combined(name: str, in_place: bool) -> Any:
-    combine = _COMBINE[name]
-
-    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        def go(current: dict[object, Value], rest: Args) -> None:
-            if rest:
-                _elements(cap, rest[0], lambda other: go(combine(current, other), rest[1:]))
-                return
-            target = _set(cap, args[0]) if in_place else SetValue(_result_kind(args[0]))
-            target.items.clear()
-            target.items.update(current)
-            if in_place:
-                changed(cap, target)
-            cap.deliver(Const(None) if in_place else target, cont)
-
-        _elements(cap, args[0], lambda first: go(first, args[1:]))
-
-    return handler
-
-
-def _result_kind(x: Value) -> type:
-    return x.kind if isinstance(x, SetValue) else set
-
-
-for _op in _COMBINE:
-    method((set, frozenset), _op)(_combined(_op, in_place=False))
-for _op, _into in (("union", "update"), ("intersection", "intersection_update"),
-                   ("difference", "difference_update"),
-                   ("symmetric_difference", "symmetric_difference_update")):  # fmt: skip
-    method(set, _into)(_combined(_op, in_place=True))
-
-
-def _set(cap: Capture, x: Value) -> SetValue:
-    if not isinstance(x, SetValue):
-        raise refuse("W107", f"a set method of {x.cls().__name__}", cap.loc())
-    return x
-
-
-@method(set, "add")
-def set_add(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    box = _set(cap, args[0])
-    box.items.setdefault(filed_key(cap, args[1]), args[1])
-    changed(cap, box)
-    _none(cap, cont)
-
-
-@method(set, "remove")
-def set_remove(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    if filed_key(cap, args[1]) not in _set(cap, args[0]).items:
-        raise key_error(args[1])
-    set_discard(cap, args, kwargs, cont)
-
-
-@method(set, "pop")
-def set_pop(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    raise refuse("W107", "pop of a set: its order is not known", cap.loc())
-
-
-@method(set, "discard")
-def set_discard(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    box = _set(cap, args[0])
-    box.items.pop(filed_key(cap, args[1]), None)
-    changed(cap, box)
-    _none(cap, cont)
-
-
-@method(set, "clear")
-def set_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    box = _set(cap, args[0])
-    box.items.clear()
-    changed(cap, box)
-    _none(cap, cont)
-
-
-@method((set, frozenset), "copy")
-def set_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    box = _set(cap, args[0])
-    out = SetValue(box.kind)
-    out.items.update(box.items)
-    cap.deliver(out, cont)
-
-
-def _relation(test: Any) -> Any:
-    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        _elements(cap, args[0], lambda a: _elements(
-            cap, args[1], lambda b: cap.deliver(boolean(test(a.keys(), b.keys())), cont)))  # fmt: skip
-
-    return handler
-
-
-method((set, frozenset), "issubset")(_relation(lambda a, b: a <= b))
-method((set, frozenset), "issuperset")(_relation(lambda a, b: a >= b))
-method((set, frozenset), "isdisjoint")(_relation(lambda a, b: not (a & b)))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import sys
+import types
 
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
-from torchweld.capture.tables import method
+from torchweld.capture.tables import function, method
 from torchweld.capture.values.base import (
+    NONE,
     Const,
     InstanceValue,
     NotConstant,
@@ -18,10 +21,10 @@ from torchweld.capture.values.base import (
 
 Args = list[Value]
 Kwargs = dict[str, Value]
-KINDS: tuple[type[BaseException], ...] = tuple(
-    kind for kind in vars(builtins).values()
+KINDS: tuple[type[BaseException], ...] = tuple({
+    kind: None for kind in vars(builtins).values()
     if isinstance(kind, type) and issubclass(kind, BaseException)
-)  # fmt: skip
+})  # fmt: skip
 
 
 def _exception(cap: Capture, x: Value) -> InstanceValue:
@@ -72,3 +75,13 @@ def exception_repr(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) 
 @method(BaseException, "add_note")
 def add_note(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     raise refuse("W107", "a note on an exception", cap.loc())
+
+
+@function(sys.exc_info)
+def exc_info(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    exc = cap.handled[-1] if cap.handled else NONE
+    if exc is NONE:
+        cap.deliver(TupleValue([NONE, NONE, NONE]), cont)
+        return
+    trace = InstanceValue(types.TracebackType)
+    cap.deliver(TupleValue([Const(exc.cls()), exc, trace]), cont)

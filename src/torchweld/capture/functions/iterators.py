@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
+import types
 from collections.abc import Callable
 from typing import Any
 
 from torchweld.capture import polyfills
-from torchweld.capture.functions.builtin import polyfill
+from torchweld.capture.functions.builtin import polyfill, stop_with
 from torchweld.capture.items import has_open_block, resume, throw
 from torchweld.capture.ops import payload, user_method
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Cont, Raised, raised, refuse
+from torchweld.capture.state import Cont, Raised, raised
 from torchweld.capture.tables import CLASSES, klass, method
 from torchweld.capture.values.base import (
     Const,
@@ -54,6 +56,7 @@ for _kind, _fn in (
 ):  # fmt: skip
     _class_polyfill(_kind, _fn)
 polyfill(functools.reduce, polyfills.reduce_)
+polyfill(collections._count_elements, polyfills.count_elements)  # type: ignore[attr-defined]
 polyfill(itertools.tee, polyfills.tee_)
 polyfill(functools.cmp_to_key, polyfills.cmp_to_key_)
 
@@ -98,19 +101,11 @@ def reversed_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     cap.call(Const(polyfills.reversed_), [x], {}, cont)
 
 
-@method(type(i for i in ()), "send")
+@method(types.GeneratorType, "send")
 def generator_send(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     gen = args[0]
     assert isinstance(gen, GeneratorValue)
-    resume(cap, gen, args[1], lambda v: cap.deliver(v, cont), _stop)
-
-
-def _stop(result: Value) -> None:
-    """The end of a generator, for who drives it by hand."""
-    none = isinstance(result, Const) and result.obj is None
-    exc = new_exception(StopIteration)
-    exc.attrs["args"] = TupleValue([] if none else [result])
-    raise Raised(exc)
+    resume(cap, gen, args[1], lambda v: cap.deliver(v, cont), stop_with)
 
 
 def new_exception(kind: type[BaseException]) -> InstanceValue:
@@ -119,7 +114,7 @@ def new_exception(kind: type[BaseException]) -> InstanceValue:
     return exc
 
 
-@method(type(i for i in ()), "close")
+@method(types.GeneratorType, "close")
 def generator_close(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     gen = args[0]
     assert isinstance(gen, GeneratorValue)
@@ -167,7 +162,7 @@ def _ask_first(gen: GeneratorValue, on_raise: Callable[[Value], bool]) -> None:
     gen.frame.on_raise = both
 
 
-@method(type(i for i in ()), "throw")
+@method(types.GeneratorType, "throw")
 def generator_throw(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     gen, given = args[0], args[1]
     assert isinstance(gen, GeneratorValue)
@@ -181,4 +176,4 @@ def generator_throw(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None)
 
 
 def _throw_into(cap: Capture, gen: GeneratorValue, exc: Value, cont: Cont | None) -> None:
-    throw(cap, gen, exc, lambda v: cap.deliver(v, cont), _stop)
+    throw(cap, gen, exc, lambda v: cap.deliver(v, cont), stop_with)

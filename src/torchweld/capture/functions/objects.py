@@ -14,14 +14,16 @@ from torchweld.capture.attrs import (
 from torchweld.capture.attrs_write import generic_del, generic_set
 from torchweld.capture.calls import construct, new_instance
 from torchweld.capture.functions.builtin import text_of
+from torchweld.capture.functions.containers import collect
 from torchweld.capture.identity import same
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Cont, refuse
+from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import FUNCTIONS, function, method
 from torchweld.capture.values.base import (
     BoundValue,
     Const,
     InstanceValue,
+    ListValue,
     TupleValue,
     Value,
     boolean,
@@ -34,8 +36,12 @@ Kwargs = dict[str, Value]
 def _new(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """<built-in>.__new__(cls, ...)."""
     kind = args[0]
-    assert isinstance(kind, Const)
-    assert isinstance(kind.obj, type)
+    if not (isinstance(kind, Const) and isinstance(kind.obj, type)):
+        raise raised(TypeError, "__new__(X): X is not a type object")
+    if issubclass(kind.obj, tuple) and len(args) > 1:
+        collect(cap, args[1], lambda items: cap.deliver(new_instance(
+            cap, kind.obj, [TupleValue(list(items))]), cont))  # fmt: skip
+        return
     if kind.obj.__flags__ & (1 << 9):
         cap.deliver(new_instance(cap, kind.obj, args[1:]), cont)
         return
@@ -101,28 +107,28 @@ def _descriptor_get(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None)
 FUNCTIONS.add(types.FunctionType.__get__, _descriptor_get)
 
 
+def _class(cap: Capture, x: Value) -> tuple[Const, type]:
+    if isinstance(x, Const) and isinstance(x.obj, type):
+        return x, x.obj
+    raise refuse("W107", f"a {x.cls().__name__} as a class", cap.loc())
+
+
 @function(type.__call__)
 def type_call(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    kind = args[0]
-    assert isinstance(kind, Const)
-    assert isinstance(kind.obj, type)
-    construct(cap, kind, kind.obj, args[1:], kwargs, cont, None)
+    kind, real = _class(cap, args[0])
+    construct(cap, kind, real, args[1:], kwargs, cont, None)
 
 
 @method(type, "__getattribute__")
 def type_getattribute(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    kind = args[0]
-    assert isinstance(kind, Const)
-    assert isinstance(kind.obj, type)
-    class_attr(cap, kind, kind.obj, text_of(cap, args[1]), cont)
+    kind, real = _class(cap, args[0])
+    class_attr(cap, kind, real, text_of(cap, args[1]), cont)
 
 
 @method(type, "mro")
 def type_mro(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    kind = args[0]
-    assert isinstance(kind, Const)
-    assert isinstance(kind.obj, type)
-    cap.deliver(TupleValue([Const(k) for k in kind.obj.__mro__]), cont)
+    _, real = _class(cap, args[0])
+    cap.deliver(ListValue([Const(k) for k in real.__mro__]), cont)
 
 
 @function(types.MethodType)

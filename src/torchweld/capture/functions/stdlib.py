@@ -6,16 +6,17 @@ import copy
 import dataclasses
 import functools
 import inspect
-import logging
 import types
 import typing
-import warnings
 from typing import Any
 
-from torchweld.capture.attrs import load_all_attrs
+from torchweld.capture.attrs_write import set_attr
+from torchweld.capture.functions.builtin import get_attr_or
+from torchweld.capture.instances import load_all_attrs
+from torchweld.capture.ops import user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.tables import FUNCTIONS, function, klass
+from torchweld.capture.tables import function, klass
 from torchweld.capture.values.base import (
     Const,
     DictValue,
@@ -28,6 +29,7 @@ from torchweld.capture.values.base import (
     TupleValue,
     Value,
     boolean,
+    is_constant,
 )
 from torchweld.capture.wrap import complete
 
@@ -37,43 +39,57 @@ Kwargs = dict[str, Value]
 
 @klass(functools.partial)
 def partial(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(PartialValue(args[0], args[1:], kwargs, functools.partial), cont)
+    fn, rest = args[0], args[1:]
+    if isinstance(fn, PartialValue) and fn.kind is functools.partial:
+        rest, kwargs = [*fn.args, *rest], {**fn.kwargs, **kwargs}
+        fn = fn.func
+    cap.deliver(PartialValue(fn, rest, kwargs, functools.partial), cont)
 
 
 @function(functools.wraps)
 def wraps(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(Const(_keep_function), cont)
+    if len(args) != 1 or kwargs:
+        raise refuse("W107", "functools.wraps with a choice of attributes", cap.loc())
+    cap.deliver(PartialValue(Const(_update), [args[0]], {}, functools.partial), cont)
 
 
-def _keep_function(fn: Any) -> Any:
-    return fn
+def _update(wrapped: Any, wrapper: Any) -> Any:
+    return functools.update_wrapper(wrapper, wrapped)
 
 
-@function(_keep_function)
-def keep_function(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """functools.wraps on a function made in the frame changes names only."""
-    cap.deliver(args[0], cont)
+@function(_update)
+def update(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    update_wrapper(cap, [args[1], args[0]], {}, cont)
 
 
 @function(functools.update_wrapper)
 def update_wrapper(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(args[0], cont)
+    """Copies the names of a function to a function made in the frame."""
+    wrapper, wrapped = args[:2]
+    if not isinstance(wrapper, FunctionValue) or len(args) > 2 or kwargs:
+        raise refuse("W107", f"update_wrapper of a {wrapper.cls().__name__}", cap.loc())
+    names = ["__module__", "__name__", "__qualname__", "__doc__", "__dict__"]
 
+    def step(_: Value | None) -> None:
+        if not names:
+            wrapper.attrs["__wrapped__"] = wrapped
+            cap.deliver(wrapper, cont)
+            return
+        name = names.pop(0)
 
-# --------------------------------------------------------------------- effects
-def deferred(fn: Any) -> None:
-    """Calls of `fn` are effects: performed after the graph, in order."""
+        def keep(value: Value) -> None:
+            if name == "__dict__":
+                if not isinstance(value, DictValue):
+                    raise refuse("W107", "the attributes of a wrapped object", cap.loc())
+                complete(cap, value)
+                wrapper.attrs.update({str(k): cap.force(v) for k, v in value.items.items()})
+                step(None)
+            else:
+                set_attr(cap, wrapper, name, value, step)
 
-    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        cap.effects.append((Const(fn), args, kwargs))
-        cap.deliver(Const(None), cont)
+        get_attr_or(cap, wrapped, name, keep, lambda: step(None))
 
-    FUNCTIONS.add(fn, handler)
-
-
-deferred(warnings.warn)
-for _name in ("debug", "info", "warning", "error", "critical", "log", "exception"):
-    deferred(getattr(logging.Logger, _name))
+    step(None)
 
 
 # ------------------------------------------------------------------ dataclasses
@@ -98,11 +114,20 @@ def is_dataclass(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
 # ------------------------------------------------------------------------- copy
 @function(copy.copy)
 def copy_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    hook = user_method(cap, args[0], "__copy__")
+    if hook is not None:
+        cap.call(Const(hook), [args[0]], {}, cont)
+        return
     cap.deliver(_copy(cap, args[0], None), cont)
 
 
 @function(copy.deepcopy)
 def copy_deepcopy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    hook = user_method(cap, args[0], "__deepcopy__")
+    if hook is not None:
+        memo = args[1] if len(args) > 1 and not is_constant(args[1]) else DictValue(dict)
+        cap.call(Const(hook), [args[0], memo], {}, cont)
+        return
     cap.deliver(_copy(cap, args[0], {}), cont)
 
 
@@ -152,6 +177,7 @@ def _copy_container(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Va
         case SetValue():
             same = SetValue(x.kind)
             same.items.update(x.items)
+            same.twin = None
             return same
     raise refuse("W107", f"copy of {x.cls().__name__}", cap.loc())
 
@@ -189,7 +215,7 @@ def signature(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
         if fn is None:
             raise refuse("W107", "signature of a function made in the frame", cap.loc())
     try:
-        found = inspect.signature(fn.obj)
+        found = inspect.signature(fn.obj)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise raised(type(error), *error.args) from None
     if fn is not args[0] and found.parameters:

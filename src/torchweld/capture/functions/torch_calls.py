@@ -57,9 +57,12 @@ def _scalar_metadata(fn: Any) -> None:
     FUNCTIONS.add(fn, handler)
 
 
-for _fn in (torch.promote_types, torch.result_type, torch.can_cast, torch.broadcast_shapes,
-            torch.get_device_module):  # fmt: skip
-    _scalar_metadata(_fn)
+_scalars: tuple[Any, ...] = (
+    torch.promote_types, torch.result_type, torch.can_cast, torch.broadcast_shapes,
+    torch.get_device_module,
+)  # fmt: skip
+for _function in _scalars:
+    _scalar_metadata(_function)
 
 
 @function(torch.tensor, torch.as_tensor, torch.asarray)

@@ -6,13 +6,14 @@ mode that they will run under; it is recorded in the graph too, and undone when 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchweld.capture.attrs import from_python
-from torchweld.capture.session import Capture
+from torchweld.capture.session import Capture, is_compiling
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import FUNCTIONS, function, klass, method
 from torchweld.capture.values.base import Const, InstanceValue, NotConstant, Value, constant
@@ -39,8 +40,9 @@ def _getter(fn: Callable[..., Any]) -> None:
             found = fn(*real_args, **real_kwargs)
         except Exception as error:
             raise raised(type(error), *error.args) from None
-        if not real_args and not real_kwargs and fn not in cap.modes_set:
-            cap.guard("state", None, (fn, found))
+        if fn not in cap.modes_set:
+            asked = functools.partial(fn, *real_args, **real_kwargs) if args or kwargs else fn
+            cap.guard("state", None, (asked, found))
         cap.deliver(from_python(found), cont)
 
     FUNCTIONS.add(fn, handler)
@@ -56,6 +58,8 @@ for _fn in (
     torch.cuda.is_initialized, torch.distributed.is_available, torch.get_default_device,
     torch.cuda.device_count, torch._C._is_any_autocast_enabled, torch._C._get_cudnn_enabled,
     torch._C._len_torch_function_stack, torch.cuda.is_bf16_supported,
+    torch._C._get_privateuse1_backend_name, torch.amp.is_autocast_available,
+    torch._C._is_torch_function_mode_enabled,
 ):  # fmt: skip
     _getter(_fn)
 
@@ -71,8 +75,9 @@ def _answer(value: object, *fns: Any) -> None:
             FUNCTIONS.add(fn, handler)
 
 
-_answer(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
-_answer(False, torch.jit.is_scripting, torch.jit.is_tracing, torch._C._get_tracing_state,
+_answer(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
+_answer(False, torch.jit.is_scripting, torch.jit.is_tracing,  # type: ignore[attr-defined]
+        torch._C._get_tracing_state,
         torch.onnx.is_in_onnx_export, torch.compiler.is_exporting, torch.distributed.is_initialized,
         torch._C._is_torch_function_all_disabled, torch.overrides.is_tensor_method_or_property)
 _answer(None, torch._C._log_api_usage_once, torch._assert, torch.amp.autocast_mode._enter_autocast)

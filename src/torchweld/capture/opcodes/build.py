@@ -9,8 +9,8 @@ from torchweld.capture.functions.containers import collect
 from torchweld.capture.items import dict_set, iterable, list_of
 from torchweld.capture.ops import filed_key, payload
 from torchweld.capture.session import Capture
-from torchweld.capture.state import VFrame, raised
-from torchweld.capture.strings import format_value
+from torchweld.capture.state import VFrame, raised, refuse
+from torchweld.capture.strings import format_value, join_text
 from torchweld.capture.tables import METHODS, opcode
 from torchweld.capture.values.base import (
     Const,
@@ -45,7 +45,7 @@ def build_set(cap: Capture, f: VFrame, i: Instr) -> None:
 
 
 def _set_add(cap: Capture, box: SetValue, item: Value) -> None:
-    box.items.setdefault(filed_key(cap, item), item)
+    box.add(filed_key(cap, item), item)
 
 
 @opcode("BUILD_MAP")
@@ -68,14 +68,16 @@ def build_const_key_map(cap: Capture, f: VFrame, i: Instr) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(cap: Capture, f: VFrame, i: Instr) -> None:
-    f.stack.append(Const("".join(constant(p) for p in f.popn(i.arg))))
+    f.stack.append(join_text(cap, f.popn(i.arg)))
 
 
 @opcode("FORMAT_VALUE")
 def format_op(cap: Capture, f: VFrame, i: Instr) -> None:
     conversion, has_spec = i.arg
-    spec = constant(f.stack.pop()) if has_spec else ""
-    format_value(cap, f.stack.pop(), conversion, spec)
+    spec = f.stack.pop() if has_spec else Const("")
+    if not isinstance(spec, Const):
+        raise refuse("W102", "a format that depends on a Tensor", cap.loc())
+    format_value(cap, f.stack.pop(), conversion, str(spec.obj))
 
 
 @opcode("CONVERT_VALUE")
@@ -157,7 +159,8 @@ def unpack_sequence(cap: Capture, f: VFrame, i: Instr) -> None:
 
     def push(items: list[Value]) -> None:
         if len(items) < n:
-            raise raised(ValueError, f"not enough values to unpack (expected {n}, got {len(items)})")
+            raise raised(ValueError, f"not enough values to unpack (expected {n}, got "
+                                     f"{len(items)})")  # fmt: skip
         if len(items) > n:
             raise raised(ValueError, f"too many values to unpack (expected {n})")
         f.stack.extend(reversed(items))

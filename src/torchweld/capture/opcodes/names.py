@@ -27,7 +27,7 @@ def load_fast(cap: Capture, f: VFrame, i: Instr) -> None:
     value = f.locals.get(i.arg)
     if value is None:
         raise raised(UnboundLocalError, f"cannot access local variable '{i.arg}'")
-    if type(value) is Lazy:
+    if isinstance(value, Lazy):
         value = f.locals[i.arg] = cap.force(value)
     f.stack.append(value)
 
@@ -82,7 +82,7 @@ def load_closure(cap: Capture, f: VFrame, i: Instr) -> None:
 
 @opcode("LOAD_CLOSURE_AND_CLEAR")
 def load_closure_and_clear(cap: Capture, f: VFrame, i: Instr) -> None:
-    f.stack.append(f.cells.pop(i.arg, UNBOUND))  # type: ignore[arg-type]
+    f.stack.append(f.cells.pop(i.arg, UNBOUND))
 
 
 @opcode("STORE_CLOSURE")
@@ -159,6 +159,6 @@ def delete_attr(cap: Capture, f: VFrame, i: Instr) -> None:
 @opcode("LOAD_SUPER_ATTR")
 def load_super_attr(cap: Capture, f: VFrame, i: Instr) -> None:
     _, klass, self_ = f.popn(3)
-    assert isinstance(klass, Const)
-    assert isinstance(klass.obj, type)
+    if not (isinstance(klass, Const) and isinstance(klass.obj, type)):
+        raise refuse("W107", "super() of a class that is not constant", cap.loc())
     get_attr(cap, SuperValue(klass.obj, self_), i.arg)

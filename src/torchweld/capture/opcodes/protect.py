@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 
 from torchweld.capture.attrs import MISSING, mro_lookup, watch_class
@@ -127,7 +128,8 @@ def _classes(cap: Capture, kinds: Value) -> list[type]:
         return [kinds.obj]
     if isinstance(kinds, TupleValue):
         return [k for item in cap.force_items(kinds.items) for k in _classes(cap, item)]
-    raise raised(TypeError, "catching classes that do not inherit from BaseException is not allowed")
+    raise raised(TypeError, "catching classes that do not inherit from BaseException is not "
+                            "allowed")  # fmt: skip
 
 
 @opcode("BEFORE_WITH")
@@ -150,4 +152,4 @@ def before_with(cap: Capture, f: VFrame, i: Instr) -> None:
 def with_except_start(cap: Capture, f: VFrame, i: Instr) -> None:
     """Stack: exit, lasti, previous exception, exception."""
     exc = f.stack[-1]
-    cap.call(f.stack[-4], [Const(exc.cls()), exc, NONE], {}, f.push)
+    cap.call(f.stack[-4], [Const(exc.cls()), exc, InstanceValue(types.TracebackType)], {}, f.push)

@@ -117,7 +117,8 @@ class Mutable(Value):
 class ListValue(Mutable):
     __slots__ = ("items",)
 
-    def __init__(self, items: list[Slot], source: Source | None = None, real: object = None) -> None:
+    def __init__(self, items: list[Slot], source: Source | None = None,
+                 real: object = None) -> None:  # fmt: skip
         super().__init__(source, real)
         self.items = items
 
@@ -126,15 +127,13 @@ class ListValue(Mutable):
 
 
 class DequeValue(ListValue):
-    """A collections.deque. `as_list` is a plain list that shares its items."""
+    """A collections.deque made in the frame."""
 
-    __slots__ = ("as_list", "maxlen")
+    __slots__ = ("maxlen",)
 
-    def __init__(self, items: list[Slot], maxlen: int | None, source: Source | None = None,
-                 real: object = None) -> None:  # fmt: skip
-        super().__init__(items, source, real)
+    def __init__(self, items: list[Slot], maxlen: int | None) -> None:
+        super().__init__(items)
         self.maxlen = maxlen
-        self.as_list = ListValue(self.items)
 
     def cls(self) -> type:
         return collections.deque
@@ -163,7 +162,8 @@ class DictValue(Mutable):
 
     __slots__ = ("absent", "complete", "factory", "items", "keys", "kind")
 
-    def __init__(self, kind: type = dict, source: Source | None = None, real: object = None) -> None:
+    def __init__(self, kind: type = dict, source: Source | None = None,
+                 real: object = None) -> None:  # fmt: skip
         super().__init__(source, real)
         self.kind = kind
         self.items: dict[object, Slot] = {}
@@ -177,14 +177,31 @@ class DictValue(Mutable):
 
 
 class SetValue(Mutable):
-    """A set or frozenset: key -> element."""
+    """A set or frozenset: key -> element.
 
-    __slots__ = ("items", "kind")
+    twin: a real set of the keys with the same history, for the order in which Python goes through
+    it; None when that order is not known.
+    """
+
+    __slots__ = ("items", "kind", "twin")
 
     def __init__(self, kind: type = set, source: Source | None = None, real: object = None) -> None:
         super().__init__(source, real)
         self.kind = kind
         self.items: dict[object, Value] = {}
+        self.twin: set[object] | None = set() if real is None else None
+
+    def add(self, key: object, item: Value) -> None:
+        """Put one element in."""
+        self.items.setdefault(key, item)
+        if self.twin is not None:
+            self.twin.add(key)
+
+    def drop(self, key: object) -> None:
+        """Take one element out if it is there."""
+        self.items.pop(key, None)
+        if self.twin is not None:
+            self.twin.discard(key)
 
     def cls(self) -> type:
         return self.kind
@@ -231,7 +248,8 @@ class CellValue(Mutable):
 class FunctionValue(Value):
     """A function made in the frame."""
 
-    __slots__ = ("attrs", "closure", "code", "defaults", "globals", "kwdefaults", "name", "qualname")
+    __slots__ = ("attrs", "closure", "code", "defaults", "globals", "kwdefaults", "name",
+                 "qualname")  # fmt: skip
 
     def __init__(self, code: types.CodeType, globals_: Value, closure: tuple[CellValue, ...],
                  defaults: list[Value], kwdefaults: dict[str, Value]) -> None:  # fmt: skip
@@ -292,6 +310,22 @@ class SuperValue(Value):
 
     def cls(self) -> type:
         return super
+
+
+class LateText(Value):
+    """A text that is known only after the graph has run.
+
+    parts: three values for each piece: what is formatted, its conversion, its format spec.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Value]) -> None:
+        super().__init__(None)
+        self.parts = parts
+
+    def cls(self) -> type:
+        return str
 
 
 class SliceValue(Value):

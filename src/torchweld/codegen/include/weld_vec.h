@@ -29,6 +29,11 @@
 #if defined(__GNUC__) && !defined(__clang__) && WELD_BYTES >= 32
 #define WELD_X86 1  // GCC's names of x86 builtins
 #endif
+#if defined(__clang__) && defined(__has_builtin) && defined(__FMA__)
+#if __has_builtin(__builtin_elementwise_fma) && __has_builtin(__builtin_elementwise_sqrt)
+#define WELD_CLANG 1  // clang's generic names of the same instructions
+#endif
+#endif
 
 namespace weld {
 

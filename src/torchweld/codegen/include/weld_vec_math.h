@@ -18,6 +18,9 @@
 // log1p carries the rounding error of 1 + x: W. Kahan's correction.
 #pragma once
 
+extern "C" double lgamma_r(double, int*) noexcept;
+extern "C" float lgammaf_r(float, int*) noexcept;
+
 namespace weld {
 
 #if WELD_BYTES >= 32 || defined(__ARM_FEATURE_FMA)
@@ -97,11 +100,11 @@ WELD_FAR f64 erfinv_one(f64 x) {
 }
 WELD_INLINE f64 lgamma_one(f64 x) {
   int sign;
-  return __builtin_lgamma_r(x, &sign);
+  return ::lgamma_r(x, &sign);
 }
 WELD_INLINE f32 lgamma_onef(f32 x) {
   int sign;
-  return __builtin_lgammaf_r(x, &sign);
+  return ::lgammaf_r(x, &sign);
 }
 WELD_LIBM_1(erfinv, erfinv_one, erfinv_one)
 WELD_LIBM_1(lgamma, lgamma_onef, lgamma_one)

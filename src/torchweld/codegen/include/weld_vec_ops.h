@@ -127,15 +127,15 @@ template <class T> WELD_INLINE T smaller(T a, T b) {
 #endif
   return pick(a < b, a, b);
 }
-// NaN wins; `_known` when b is not NaN saves a test
+// NaN wins, a wins among equals; `_known` when b is not NaN saves a test
 template <class T> WELD_INLINE T max(T a, T b) {
-  T m = greater(a, b);
-  if constexpr (is_real<typename elem_type<T>::type>) return pick(a != a, a, m);
+  T m = greater(b, a);
+  if constexpr (is_real<typename elem_type<T>::type>) return pick(b != b, b, m);
   else return m;
 }
 template <class T> WELD_INLINE T min(T a, T b) {
-  T m = smaller(a, b);
-  if constexpr (is_real<typename elem_type<T>::type>) return pick(a != a, a, m);
+  T m = smaller(b, a);
+  if constexpr (is_real<typename elem_type<T>::type>) return pick(b != b, b, m);
   else return m;
 }
 template <class T> WELD_INLINE T max_known(T a, T b) { return greater(b, a); }
@@ -173,6 +173,9 @@ WELD_INLINE f64 fma(f64 a, f64 b, f64 c) {
 }
 template <class V> WELD_INLINE V fma(V a, V b, V c) {
   constexpr bool f = sizeof(elem<V>) == 4;
+#ifdef WELD_CLANG
+  return __builtin_elementwise_fma(a, b, c);
+#endif
 #ifdef WELD_X86
 #ifdef WELD_AVX512
   if constexpr (sizeof(V) == 64) {
@@ -201,6 +204,12 @@ template <class V> WELD_INLINE V fma(V a, V b, V c) {
 // mode: 0 nearest even, 1 down, 2 up, 3 toward zero
 template <int mode, class V> WELD_INLINE V round_to(V x) {
   constexpr bool f = sizeof(elem<V>) == 4;
+#ifdef WELD_CLANG
+  if constexpr (mode == 0) return __builtin_elementwise_roundeven(x);
+  if constexpr (mode == 1) return __builtin_elementwise_floor(x);
+  if constexpr (mode == 2) return __builtin_elementwise_ceil(x);
+  if constexpr (mode == 3) return __builtin_elementwise_trunc(x);
+#endif
 #ifdef WELD_X86
 #ifdef WELD_AVX512
   if constexpr (sizeof(V) == 64) {
@@ -241,6 +250,9 @@ WELD_INLINE f32 sqrt(f32 x) { return __builtin_sqrtf(x); }
 WELD_INLINE f64 sqrt(f64 x) { return __builtin_sqrt(x); }
 template <class V> WELD_INLINE V sqrt(V x) {
   constexpr bool f = sizeof(elem<V>) == 4;
+#ifdef WELD_CLANG
+  return __builtin_elementwise_sqrt(x);
+#endif
 #ifdef WELD_X86
 #ifdef WELD_AVX512
   if constexpr (sizeof(V) == 64) {

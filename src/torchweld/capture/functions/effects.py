@@ -1,0 +1,127 @@
+"""print, logging and warnings: performed after the graph, in order, with what they were given."""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, refuse
+from torchweld.capture.strings import snapshot, texts_of
+from torchweld.capture.tables import FUNCTIONS, function
+from torchweld.capture.values.base import (
+    Const,
+    DictValue,
+    InstanceValue,
+    LateText,
+    NotConstant,
+    TupleValue,
+    Value,
+    boolean,
+    constant,
+)
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+
+
+def perform(cap: Capture, fn: Any, args: Args, kwargs: Kwargs) -> None:
+    """Call `fn` after the graph; texts that show tensors are finished then."""
+    if not any(isinstance(a, LateText) for a in args):
+        cap.effects.append((Const(fn), args, kwargs))
+        return
+    named = DictValue(dict)
+    for key, value in kwargs.items():
+        named.items[key] = value
+        named.keys[key] = Const(key)
+    given = TupleValue([TupleValue(list(a.parts)) if isinstance(a, LateText) else a for a in args])
+    late = TupleValue([boolean(isinstance(a, LateText)) for a in args])
+    cap.effects.append((Const(finish_texts), [Const(fn), given, late, named], {}))
+
+
+def finish_texts(fn: Callable[..., Any], args: tuple[Any, ...], late: tuple[bool, ...],
+                 kwargs: dict[str, Any]) -> None:  # fmt: skip
+    """Call `fn` with the late arguments put together as texts."""
+    fn(*(_join(a) if is_late else a for a, is_late in zip(args, late, strict=True)), **kwargs)
+
+
+def _join(parts: tuple[Any, ...]) -> str:
+    convert: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
+    pieces = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    return "".join(format(convert[c](x) if c else x, spec) for x, c, spec in pieces)
+
+
+@function(print)
+def print_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    file = kwargs.get("file", Const(None))
+    real = file.obj if isinstance(file, Const) else getattr(file, "real", file)
+    if not isinstance(real, io.TextIOBase | None):
+        raise refuse("W106", f"print to a {file.cls().__name__}", cap.loc())
+    try:
+        named = {k: constant(v) for k, v in kwargs.items() if k != "file"}
+    except NotConstant:
+        raise refuse("W106", "print with a separator that is not constant", cap.loc()) from None
+
+    def write(texts: list[Value]) -> None:
+        perform(cap, print, texts, {**{k: Const(v) for k, v in named.items()}, "file": file})
+        cap.deliver(Const(None), cont)
+
+    texts_of(cap, args, "s", write)
+
+
+def _message(cap: Capture, x: Value) -> Value:
+    """An argument of a log call, as it is now."""
+    if isinstance(x, InstanceValue) and issubclass(x.klass, BaseException):
+        return x
+    return x if isinstance(x, LateText) else snapshot(cap, x)
+
+
+def deferred(fn: Any, receiver: bool) -> None:
+    """Calls of `fn` are effects. receiver: its first argument is the logger."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        given = args[: int(receiver)] + [_message(cap, a) for a in args[int(receiver) :]]
+        perform(cap, fn, given, {k: _message(cap, v) for k, v in kwargs.items()})
+        cap.deliver(Const(None), cont)
+
+    FUNCTIONS.add(fn, handler)
+
+
+deferred(warnings.warn, receiver=False)
+for _name in ("debug", "info", "warning", "error", "critical", "log", "exception"):
+    deferred(getattr(logging.Logger, _name), receiver=True)
+    deferred(getattr(logging, _name), receiver=False)
+
+
+class _EnabledFor:
+    """Answers whether a logger still lets a level through, or still does not."""
+
+    __slots__ = ("answer", "level")
+
+    def __init__(self, level: int, answer: bool) -> None:
+        self.level = level
+        self.answer = answer
+
+    def __call__(self, logger: logging.Logger) -> bool:
+        return logger.isEnabledFor(self.level) is self.answer
+
+    def __hash__(self) -> int:
+        return hash((self.level, self.answer))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _EnabledFor) and (self.level, self.answer) == (
+            other.level, other.answer)  # fmt: skip
+
+
+@function(logging.Logger.isEnabledFor)
+def is_enabled_for(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    logger, level = args
+    if not (isinstance(logger, InstanceValue) and isinstance(logger.real, logging.Logger)
+            and isinstance(level, Const) and isinstance(level.obj, int)):  # fmt: skip
+        raise refuse("W107", "isEnabledFor of a logger made in the frame", cap.loc())
+    answer = logger.real.isEnabledFor(level.obj)
+    cap.guard("predicate", logger.source, _EnabledFor(level.obj, answer))
+    cap.deliver(boolean(answer), cont)

@@ -1,0 +1,170 @@
+"""Methods of str whose arguments may be anything: join, format, %."""
+
+from __future__ import annotations
+
+import re
+import string
+from typing import Any
+
+from torchweld.capture.attrs import get_attr
+from torchweld.capture.functions.containers import collect
+from torchweld.capture.items import get_item
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.strings import format_value, join_text
+from torchweld.capture.tables import method
+from torchweld.capture.values.base import (
+    Const,
+    LateText,
+    NotConstant,
+    TensorValue,
+    TupleValue,
+    Value,
+    constant,
+    is_constant,
+)
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+_PERCENT = re.compile(
+    r"%(?:\((?P<key>[^)]*)\))?(?P<flags>[-+ #0]*)(?P<rest>[\d*.]*)[hlL]?(?P<kind>.)", re.DOTALL
+)
+
+
+def _text(cap: Capture, x: Value) -> str:
+    if isinstance(x, Const) and isinstance(x.obj, str):
+        return x.obj
+    raise refuse("W102", "a method of a text that shows a Tensor", cap.loc())
+
+
+@method(str, "join")
+def str_join(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    between = Const(_text(cap, args[0]))
+
+    def joined(items: list[Value]) -> None:
+        for i, item in enumerate(items):
+            if item.cls() is not str:
+                raise raised(TypeError, f"sequence item {i}: expected str instance, "
+                                        f"{item.cls().__name__} found")  # fmt: skip
+        parts = [p for item in items for p in (between, item)][1:]
+        cap.deliver(join_text(cap, parts), cont)
+
+    collect(cap, args[1], joined)
+
+
+@method(str, "__add__")
+def str_add(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if args[1].cls() is not str:
+        raise raised(TypeError, f'can only concatenate str (not "{args[1].cls().__name__}") to str')
+    cap.deliver(join_text(cap, args), cont)
+
+
+@method(str, "format")
+def str_format(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    text = _text(cap, args[0])
+    try:
+        named = {k: constant(cap.unwrap(v)) for k, v in kwargs.items()}
+        real = [constant(cap.unwrap(a)) for a in args[1:]]
+    except NotConstant:
+        _format_parts(cap, text, args[1:], kwargs, cont)
+        return
+    try:
+        cap.deliver(Const(text.format(*real, **named)), cont)
+    except Exception as error:
+        raise raised(type(error), *error.args) from None
+
+
+def _format_parts(cap: Capture, text: str, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """str.format piece by piece, since an argument's text is the user's code, or late."""
+    jobs: list[Any] = []
+    numbered = 0
+    for literal, field, spec, conversion in string.Formatter().parse(text):
+        jobs.append(Const(literal))
+        if field is None:
+            continue
+        first, rest = _split(field)
+        if first == "":
+            first, numbered = numbered, numbered + 1
+        if spec and "{" in spec:
+            raise refuse("W107", "a format spec inside a format spec", cap.loc())
+        try:
+            value = args[first] if isinstance(first, int) else kwargs[first]
+        except (IndexError, KeyError):
+            raise refuse("W107", "a format without its argument", cap.loc()) from None
+        jobs.append((value, rest, conversion, spec or ""))
+    _run(cap, jobs, [], cont)
+
+
+def _split(field: str) -> tuple[Any, list[tuple[bool, Any]]]:
+    """"0.a[b]" -> 0, [(attribute, "a"), (item, "b")]."""
+    first = re.match(r"[^.\[]*", field)
+    assert first is not None
+    steps: list[tuple[bool, Any]] = []
+    for attr, item in re.findall(r"\.([^.\[]+)|\[([^\]]+)\]", field[first.end() :]):
+        steps.append((bool(attr), attr or (int(item) if item.isdigit() else item)))
+    name = first.group()
+    return int(name) if name.isdigit() else name, steps
+
+
+def _run(cap: Capture, jobs: list[Any], done: list[Value], cont: Cont | None) -> None:
+    """Do the jobs one after another, then join the texts."""
+    if not jobs:
+        cap.deliver(join_text(cap, done), cont)
+        return
+    job, rest = jobs[0], jobs[1:]
+    if isinstance(job, Value):
+        _run(cap, rest, [*done, job], cont)
+        return
+    value, steps, conversion, spec = job
+    if steps:
+        is_attr, name = steps[0]
+
+        def onward(found: Value) -> None:
+            _run(cap, [(found, steps[1:], conversion, spec), *rest], done, cont)
+
+        if is_attr:
+            get_attr(cap, value, name, onward)
+        else:
+            get_item(cap, value, Const(name), onward)
+        return
+    format_value(cap, value, conversion, spec, lambda t: _run(cap, rest, [*done, t], cont))
+
+
+@method(str, "__mod__")
+def str_mod(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    text, given = _text(cap, args[0]), cap.unwrap(args[1])
+    if is_constant(given) and not isinstance(args[1], LateText):
+        try:
+            cap.deliver(Const(text % constant(given)), cont)
+        except Exception as error:
+            raise raised(type(error), *error.args) from None
+        return
+    values = list(cap.force_items(args[1].items)) if isinstance(args[1], TupleValue) else [args[1]]
+    jobs: list[Any] = []
+    at = 0
+    for piece in _PERCENT.finditer(text):
+        jobs.append(Const(text[at : piece.start()]))
+        at = piece.end()
+        if piece["kind"] == "%":
+            jobs.append(Const("%"))
+            continue
+        if piece["key"] is not None or "*" in piece["rest"] or not values:
+            raise refuse("W107", "% with names or without its argument", cap.loc())
+        jobs.append(_percent_job(cap, piece, values.pop(0)))
+    if values:
+        raise raised(TypeError, "not all arguments converted during string formatting")
+    jobs.append(Const(text[at:]))
+    _run(cap, jobs, [], cont)
+
+
+def _percent_job(cap: Capture, piece: re.Match[str], value: Value) -> Any:
+    kind, how = piece["kind"], piece["flags"] + piece["rest"]
+    if is_constant(cap.unwrap(value)):
+        try:
+            return Const(f"%{how}{kind}" % (constant(value),))
+        except Exception as error:
+            raise raised(type(error), *error.args) from None
+    if how or kind not in "sra" or (isinstance(value, TensorValue) and kind != "s"):
+        raise refuse("W102", f"%{how}{kind} of a {value.cls().__name__}", cap.loc())
+    return value, [], kind, ""
+

@@ -1,0 +1,159 @@
+"""Numbers from outside that changed between two calls: read when the compiled code runs.
+
+Such a number is guarded by its type only. Arithmetic between such numbers is recorded, and computed
+at the start of the call; if that raises, the frame runs eagerly. Whatever else asks for the value
+(a branch, a size, an operator that is not in the table below) fixes it: the number is guarded by
+value after all.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchweld.capture.values.base import Const, TensorValue, Value
+from torchweld.ir.source import Source
+
+AddGuard = Callable[[str, Source, object], None]
+
+_NUMBERS = (int, float)
+_INFIX = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+          "//": operator.floordiv, "%": operator.mod, "**": operator.pow}  # fmt: skip
+_PREFIX = {"-": operator.neg, "+": operator.pos}
+# the type of the result depends on the values
+TYPE_VARIES = (operator.pow, min, max)
+# functions of numbers without side effects
+_PURE: tuple[Callable[..., Any], ...] = (
+    float, int, abs, min, max, math.sqrt, math.exp, math.log, math.cos, math.sin, math.tanh,
+    math.pow, math.floor, math.ceil,
+)  # fmt: skip
+
+
+class LateNumber(Const):
+    """A number that is read, or computed, when the compiled code runs.
+
+    now: its value in the call that is captured. fn, args: how it is computed; None, () if it is
+    read from `source`. fixed: the value is guarded, so it is a constant like any other. Reading
+    `obj` fixes it.
+    """
+
+    __slots__ = ("args", "fixed", "fn", "guard", "now")
+
+    def __init__(self, now: float, guard: AddGuard, source: Source | None = None,
+                 fn: Callable[..., Any] | None = None,
+                 args: tuple[Value, ...] = ()) -> None:  # fmt: skip
+        Value.__init__(self, source)
+        self.now = now
+        self.guard = guard
+        self.fn = fn
+        self.args = args
+        self.fixed = False
+
+    @property
+    def obj(self) -> object:  # type: ignore[override]
+        self.fix()
+        return self.now
+
+    def fix(self) -> None:
+        """Guard the value of everything that the number is made of."""
+        if self.fixed:
+            return
+        self.fixed = True
+        for part in self.args:
+            if isinstance(part, LateNumber):
+                part.fix()
+        if self.source is not None:
+            self.guard("equal", self.source, self.now)
+
+    def cls(self) -> type:
+        return type(self.now)
+
+    def __repr__(self) -> str:
+        return f"LateNumber({self.now!r})"
+
+
+class LateNumbers:
+    """The late numbers of one capture, in the order in which they are computed."""
+
+    def __init__(self, sources: frozenset[Source], guard: AddGuard) -> None:
+        self.sources = sources
+        self.guard = guard
+        self.leaves: dict[Source, LateNumber] = {}
+        self.computed: list[LateNumber] = []
+
+    def leaf(self, obj: float, source: Source) -> LateNumber:
+        """The number found at a source."""
+        known = self.leaves.get(source)
+        if known is None:
+            self.guard("type", source, type(obj))
+            known = self.leaves[source] = LateNumber(obj, self.guard, source)
+        return known
+
+    def binary(self, symbol: str, a: Value, b: Value) -> LateNumber | None:
+        """a <symbol> b, or None if it is no arithmetic of late numbers."""
+        fn: Any = _INFIX.get(symbol) or _INFIX.get(symbol.removesuffix("="))
+        return self._compute(fn, [a, b]) if fn is not None else None
+
+    def unary(self, symbol: str, x: Value) -> LateNumber | None:
+        fn: Any = _PREFIX.get(symbol)
+        return self._compute(fn, [x]) if fn is not None else None
+
+    def call(self, fn: Const, args: list[Value]) -> LateNumber | None:
+        """A call of a pure function with late numbers, or None."""
+        if not any(isinstance(a, LateNumber) for a in args):
+            return None
+        return next((self._compute(f, args) for f in _PURE if fn.obj is f), None)
+
+    def _compute(self, fn: Callable[..., Any], args: list[Value]) -> LateNumber | None:
+        if not any(isinstance(a, LateNumber) and not a.fixed for a in args):
+            return None
+        if not all(isinstance(a, LateNumber) or _is_number(a) for a in args):
+            return None
+        values = [a.now if isinstance(a, LateNumber) else a.obj for a in args]  # type: ignore[attr-defined]
+        try:
+            now = fn(*values)
+        except Exception:
+            return None  # the interpreter raises it, on fixed values
+        if type(now) not in _NUMBERS:
+            return None
+        made = LateNumber(now, self.guard, None, fn, tuple(args))
+        self.computed.append(made)
+        return made
+
+
+def _is_number(x: Value) -> bool:
+    return isinstance(x, Const) and type(x.obj) in _NUMBERS
+
+
+# ------------------------------------------------------------------- operators on tensors
+# operator or method -> positions and names of arguments whose value decides neither the shape nor
+# the dtype of the result
+_OTHER: tuple[int | str, ...] = (0, 1, "other")
+_OPERATORS = (
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.isub,
+    operator.imul, operator.itruediv, operator.pow, operator.lt, operator.le, operator.gt,
+    operator.ge,
+)  # fmt: skip
+_METHODS: dict[str, tuple[int | str, ...]] = {
+    **dict.fromkeys(("add", "sub"), (*_OTHER, "alpha")),
+    **dict.fromkeys(("mul", "div", "true_divide"), _OTHER),
+    **dict.fromkeys(("addcmul", "addcdiv"), ("value",)),
+    "fill": (1, "value"), "masked_fill": (2, "value"), "clamp": (1, 2, "min", "max"),
+}  # fmt: skip
+_TAKES: dict[object, tuple[int | str, ...]] = dict.fromkeys(_OPERATORS, (0, 1))
+for _name, _places in _METHODS.items():
+    for _spelling in (_name, _name + "_"):
+        _TAKES[_spelling] = _places
+        _function = getattr(torch, _spelling, None)
+        if _function is not None:
+            _TAKES[_function] = _places
+
+
+def takes_late(target: object, place: int | str, args: list[Value]) -> bool:
+    """Whether an operator may get a late number at this place: its result looks the same then."""
+    places = _TAKES.get(target)
+    return places is not None and place in places and any(isinstance(a, TensorValue) for a in args)

@@ -1,0 +1,228 @@
+"""What every kernel is printed with: the function around it, its loops, one nest at one point."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torchweld.base.errors import InternalError
+from torchweld.codegen.cpp_index import lane_step
+from torchweld.codegen.cpp_types import NARROW, stored
+from torchweld.codegen.folds import MODES, Fold, fold_of
+from torchweld.codegen.levels import Val
+from torchweld.codegen.places import Array, Memory, array_for
+from torchweld.codegen.shape import Shape, shape_of, size
+from torchweld.codegen.values import Values
+from torchweld.ir.dtype import DType
+from torchweld.ir.expr import ZERO, Expr, Sym
+from torchweld.ir.loop import Axis, Buffer, Load, Nest, Op, Scalar, reads
+from torchweld.ir.plan import Kernel
+
+STACK_BYTES = 64 * 1024
+STRIP = 2048  # lanes that a column reduction works on at once
+BASE = Sym.make("strip", 0, None)  # the first lane of the strip
+
+
+class Printer(Values):
+    """Prints one kernel. Its forms are subclasses: they say what is in the function."""
+
+    def __init__(self, kernel: Kernel, streamed: frozenset[Buffer]) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.streamed = streamed
+        self.kinds = {x.buffer: x.kind for x in kernel.locals}
+        self.written = {n.out for s in kernel.stages for n in s.nests}
+        self.loaded = {b for s in kernel.stages for n in s.nests for b in reads(n)}
+        self.streams = False
+        self.shapes = [shape_of(kernel, s) for s in kernel.stages]
+        self.arrays: list[tuple[str, str, int]] = []  # name, element type, elements
+        self._name_symbols()
+        for i, b in enumerate(kernel.args):
+            self.places[b] = Memory(f"t{i}", b)
+
+    def _name_symbols(self) -> None:
+        k = self.kernel
+        for i, a in enumerate(k.grid):
+            self.names[a.sym] = f"g{i}" if len(k.grid) > 1 else "g"
+        if k.lanes is not None:
+            self.names[k.lanes.sym] = "l"
+        self.names[BASE] = "s"
+
+    # --- the function
+
+    def text(self) -> str:
+        """The function, with @ for its name."""
+        self.open("", "")
+        self.body()
+        body = self.levels.pop().lines
+        head = ["WELD_KERNEL(@) {", "  if (begin >= end) return 0;"]
+        for i, b in enumerate(self.kernel.args):
+            if f"t{i}" in self.used:
+                const = "" if b in self.written else "const "
+                head.append(f"  auto t{i} = ({const}{stored(b.dtype)}*)t[{i}];")
+        head += [f"  {line}" for line in self._array_lines()]
+        if self.checks:
+            head.append("  int bad = 0;")
+        tail = ["  fence();"] if self.streams else []
+        tail += [f"  return {'bad' if self.checks else '0'};", "}"]
+        return "\n".join(head + [f"  {line}" for line in body] + tail)
+
+    def body(self) -> None:
+        raise NotImplementedError
+
+    def _array_lines(self) -> list[str]:
+        sizes = [max(n, 1) * _bytes(t) for _, t, n in self.arrays]
+        if sum(sizes) <= STACK_BYTES:
+            return [f"alignas(64) {t} {name}[{max(n, 1)}];" for name, t, n in self.arrays]
+        lines, at = [], 0
+        for (name, t, _), b in zip(self.arrays, sizes, strict=True):
+            lines.append(f"auto {name} = ({t}*)(mem + {at});")
+            at += -(-b // 64) * 64
+        return [f"char* mem = scratch({at});", *lines]
+
+    def open_grid(self) -> None:
+        grid = self.kernel.grid
+        if not grid:
+            self.open("", "")
+            return
+        self.open("for (i64 g = begin; g < end; ++g) {", "}", *(a.sym for a in grid))
+        if len(grid) == 1:
+            return
+        inner = 1
+        for i in range(len(grid) - 1, -1, -1):
+            text = "g" if inner == 1 else f"g / {inner}"
+            if i:
+                text = f"{text if inner == 1 else f'({text})'} % {size(grid[i])}"
+            self.line(f"i64 g{i} = {text};")
+            inner *= size(grid[i])
+
+    def start_stage(self, nests: Iterable[Nest], shape: Shape) -> None:
+        """Only what earlier stages finished may be kept outside of the loops of this one."""
+        for i, a in enumerate(shape.loops):  # a symbol may stand at another depth in each stage
+            self.names[a.sym] = f"c{i}"
+        self.unstable = {n.out for n in nests}
+        self.unstable |= {b for b in self.written if isinstance(self.places.get(b), Memory)}
+        if self.loaded & self.written & set(self.places):
+            for level in self.levels[1:]:
+                level.memo.clear()
+
+    def _add_array(self, b: Buffer, a: Array) -> None:
+        self.places[b] = a
+        self.arrays.append((a.name, stored(a.dtype), a.elements))
+
+    def _open_loop(self, shape: Shape, depth: int) -> None:
+        a = shape.loops[depth]
+        c, n = self.names[a.sym], size(a)
+        if a.sym is not shape.lane:
+            self.open(f"for (i64 {c} = 0; {c} < {n}; ++{c}) {{", "}", a.sym)
+            return
+        w = f"lanes<{shape.width}>"
+        reduced = any(d <= depth for d in shape.depth)
+        if reduced:
+            head = f"chains<{w}, {shape.chains}, {n}>([&](i64 {c}, auto k, auto u) WELD_BODY {{"
+        else:
+            head = f"row<{w}, {n}>([&](i64 {c}, auto k) WELD_BODY {{"
+        self.open(head, "});", a.sym)
+        self.lane = a.sym
+
+    def _open_lanes(self, lanes: Axis, width: int, strip: bool = False) -> None:
+        if strip:
+            head = f"span<lanes<{width}>>(s, e, "
+        elif self.kernel.grid:
+            head = f"row<lanes<{width}>, {size(lanes)}>("
+        else:
+            head = f"span<lanes<{width}>>(begin, end, "
+        self.open(head + "[&](i64 l, auto k) WELD_BODY {", "});", lanes.sym)
+        self.lane = lanes.sym
+
+    def _close_lanes(self) -> None:
+        self.close()
+        self.lane = None
+
+    # --- one nest at one point
+
+    def emit(self, n: Nest) -> None:
+        """Computes and stores a pointwise nest."""
+        body, memory = n.body, n.out in self.places
+        self.prepare(body)
+        if memory and n.out.dtype in NARROW and _is_cast(body, n.out.dtype):
+            assert isinstance(body, Op)
+            body = body.args[0]  # the store rounds
+        v = self.value(body)
+        if memory and n.out.dtype in NARROW and body.dtype.compute is not DType.F32:
+            v = self.convert(v, body.dtype, DType.F32)
+        elif not memory or n.out.dtype not in NARROW:
+            v = self.convert(v, body.dtype, n.out.dtype)
+        self.store(n, v)
+
+    def store(self, n: Nest, v: Val) -> None:
+        p = self.places.get(n.out)
+        if p is None:
+            if n.out not in self.kinds:
+                raise InternalError(f"{n.out.name} is neither an argument nor local")
+            self.bound[n.out] = v._replace(level=self.innermost) if v.vec else v
+            return
+        if p.empty:
+            return
+        e = p.offset(n.index)
+        _, varies = self.spread(e, None)
+        self.used.add(p.name)
+        if self.lane is None:
+            self._store_one(p, n.mode, e, v)
+        else:
+            self._store_lanes(p, n, e, self.as_vector(v), varies)
+        if n.out in self.loaded:
+            self.forget()
+            self._forward(n, v)
+
+    def _forward(self, n: Nest, v: Val) -> None:
+        """What was just stored need not be loaded at the same place (unless it was rounded)."""
+        if n.mode == "set" and n.out.dtype not in NARROW:
+            at = Load.make(n.out, n.index)
+            self.remember(at, v._replace(level=self.innermost))
+
+    def _store_one(self, p: Memory | Array, mode: str, e: Expr, v: Val) -> None:
+        at = self.address(p, e, None)
+        text = v.text if mode == "set" else f"{MODES[mode]}::of(get({at}), {v.text})"
+        self.line(f"put({at}, {text});")
+
+    def _store_lanes(self, p: Memory | Array, n: Nest, e: Expr, v: str, varies: bool) -> None:
+        assert self.lane is not None
+        if varies or lane_step(e, self.lane) != 1:
+            offsets = self.lane_offsets(e, None, varies, "k")
+            self.line(f"scatter<{MODES[n.mode]}>({p.name}, {offsets}, {v}, k);")
+            return
+        at = self.address(p, e, None)
+        if n.mode != "set":
+            self.line(f"store({at}, {MODES[n.mode]}::of(load({at}, k), {v}), k);")
+        elif n.out in self.streamed and n.out not in self.loaded:
+            self.streams = True
+            self.line(f"stream({at}, {v}, k);")
+        else:
+            self.line(f"store({at}, {v}, k);")
+
+
+    def _folded(self, n: Nest, f: Fold) -> Val:
+        self.prepare(n.body)
+        return self.convert(self.value(n.body), n.body.dtype.compute, f.dtype)
+
+    def _store_as(self, n: Nest, v: Val, dtype: DType) -> None:
+        if n.out.dtype in NARROW and n.out in self.places:
+            self.store(n, self.convert(v, dtype, DType.F32))  # the store rounds
+        else:
+            self.store(n, self.convert(v, dtype, n.out.dtype))
+
+
+def _bytes(element: str) -> int:
+    return {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i16": 2}.get(element, 1)
+
+
+def _is_cast(x: Scalar, dtype: DType) -> bool:
+    return isinstance(x, Op) and x.name == "cast" and x.dtype is dtype
+
+
+def _position(axes: tuple[Axis, ...]) -> Expr:
+    """The row-major position over `axes`."""
+    total: Expr = ZERO
+    for a in axes:
+        total = total * a.size + a.sym
+    return total

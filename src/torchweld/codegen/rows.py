@@ -1,0 +1,89 @@
+"""Kernels without lanes: the last loop of each stage is vectorised."""
+
+from __future__ import annotations
+
+from torchweld.codegen.printer import Printer
+
+
+class RowPrinter(Printer):
+    """One grid point after the other, each a sequence of loops over its row."""
+
+    def print_rows(self) -> None:
+        self.open_grid()
+        grid = frozenset(a.sym for a in self.kernel.grid)
+        for stage in self.kernel.stages:
+            for n in stage.nests:
+                if self.kinds.get(n.out) == "row" and n.out not in self.places:
+                    a = array_for(f"r{len(self.arrays)}", n.out, n.index, grid, None, None, 1)
+                    self._add_array(n.out, a)
+        for stage, shape in zip(self.kernel.stages, self.shapes, strict=True):
+            self.start_stage(stage.nests, shape)
+            self._row_stage(stage.nests, shape)
+        self.close()
+
+    def _row_stage(self, nests: tuple[Nest, ...], shape: Shape) -> None:
+        folds = {i: fold_of(n, self.fresh("a")) for i, n in enumerate(nests) if n.reduce}
+        void = any(size(a) == 0 for a in shape.loops)
+        for depth in range(len(shape.loops) + 1):
+            for i, f in folds.items():
+                if shape.depth[i] == depth:
+                    self._declare(f, shape)
+            if depth == len(shape.loops) or void:
+                break
+            self._open_loop(shape, depth)
+        if void:
+            self._finish(nests, folds, shape)
+            return
+        for i, n in enumerate(nests):
+            if i in folds:
+                self._collect(n, folds[i], shape)
+            else:
+                self.emit(n)
+        for depth in range(len(shape.loops) - 1, -1, -1):
+            self.close()
+            self.lane = None
+            done = {i: f for i, f in folds.items() if shape.depth[i] == depth}
+            self._finish(nests, done, shape)
+
+    def _declare(self, f: Fold, shape: Shape) -> None:
+        w = f"lanes<{shape.width}>"
+        if shape.lane is None or f.scan:
+            self.line(f"arg_one<{f.op}, {f.computed}> {f.name};" if f.positions
+                      else f"{f.computed} {f.name} = {f.start};")  # fmt: skip
+        elif f.positions:
+            self.line(f"arg_acc<{f.op}, {f.lane_type}, {w}> {f.name};")
+        else:
+            self.line(f"acc<{f.op}, {f.lane_type}, {w}, {shape.chains}> {f.name};")
+
+    def _collect(self, n: Nest, f: Fold, shape: Shape) -> None:
+        v = self._folded(n, f)
+        if f.scan:
+            self.line(f"{f.name} = {f.op}::of({f.name}, {v.text});")
+            self._store_as(n, Val(f.name, False, self.innermost), f.dtype)
+        elif f.positions:
+            self.line(f"{f.name}.add({self._positioned(n, v, shape)});")
+        elif shape.lane is None:
+            self.line(f"{f.name} = {f.op}::of({f.name}, {v.text});")
+        else:
+            self.line(f"{f.name}.add({self.as_vector(v)}, k, u);")
+
+    def _positioned(self, n: Nest, v: Val, shape: Shape) -> str:
+        assert n.reduce is not None
+        at = _position(n.reduce.axes)
+        if shape.lane is None:
+            return f"{v.text}, {self.offset_text(at, None)}"
+        step = lane_step(at, shape.lane)
+        return f"{self.as_vector(v)}, iota(i32({self.offset_text(at, None)}), i32({step}), k), k"
+
+    def _finish(self, nests: tuple[Nest, ...], folds: dict[int, Fold], shape: Shape) -> None:
+        """After the loops that it runs over, a reduction is one value."""
+        for i, f in folds.items():
+            if f.scan:
+                continue
+            done = f.positions or shape.lane is not None
+            scalar = f"{f.name}.done()" if done else f.name
+            if f.dtype is DType.BOOL and scalar != f.name:
+                scalar += " != 0"
+            v = self.name(scalar, False, self.innermost)
+            self._store_as(nests[i], v, DType.I64 if f.positions else f.dtype)
+

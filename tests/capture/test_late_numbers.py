@@ -1,0 +1,194 @@
+"""Numbers that change at every call do not make every call compile anew."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from guard_twin import calls, graphs, same
+from torch import nn
+
+import torchweld
+
+X = torch.ones(4, 3)
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+        self.seconds = 0.5
+        self.info = {"seen": 0}
+
+    def forward(self, x):
+        self.steps += 1
+        self.seconds = self.seconds * 2 - 1
+        self.info["seen"] += x.shape[0]
+        return x * 2
+
+
+def test_counters_of_a_module():
+    torchweld.reset()
+    eager, net = Counter(), Counter()
+    compiled = torchweld.compile(net, backend="eager")
+    for _ in range(8):
+        same(compiled(X), eager(X))
+        assert (net.steps, net.seconds, net.info) == (eager.steps, eager.seconds, eager.info)
+    assert graphs() <= 2
+
+
+COUNT = 0
+
+
+def test_counter_that_is_a_global():
+    def f(x):
+        global COUNT
+        COUNT = COUNT + 1
+        return x + 1
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    before = COUNT
+    for _ in range(8):
+        compiled(X)
+    assert before + 8 == COUNT
+    assert graphs() <= 2
+
+
+def test_counter_in_a_list_and_in_a_cell():
+    count, seen = [0], 0
+
+    def f(x):
+        nonlocal seen
+        seen += 2
+        count[0] += 1
+        return x + 1
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    for _ in range(8):
+        compiled(X)
+    assert (count, seen) == ([8], 16)
+    assert graphs() <= 2
+
+
+def test_returned_number():
+    calls(lambda x, n: (x + 1, n, -n * 3), *((X, n) for n in range(6)), made=2)
+
+
+ARITHMETIC = {
+    "sum": lambda a, b: a + b - 1,
+    "product": lambda a, b: a * b * 2.0,
+    "quotient": lambda a, b: a / b,
+    "floor": lambda a, b: a // b,
+    "remainder": lambda a, b: -a % b,
+    "power": lambda a, b: a**b,
+    "functions": lambda a, b: math.sqrt(abs(a)) + min(a, b) + float(b) + int(a),
+}
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+@pytest.mark.parametrize("kind", [int, float])
+def test_arithmetic_is_exact(name, kind):
+    fn = ARITHMETIC[name]
+    pairs = [(kind(i), kind(7 - i)) for i in range(1, 7)]
+    calls(lambda x, a, b: (x * 2, fn(a, b)), *((X, *p) for p in pairs), made=2)
+
+
+def test_arithmetic_that_raises():
+    def f(x, n):
+        try:
+            return x + 1, 6 // n
+        except ZeroDivisionError:
+            return x + 2, None
+
+    calls(f, *((X, n) for n in (3, 2, 0, 1, 0)), made=2)
+
+
+def test_power_whose_type_changes():
+    calls(lambda x, n: (x + 1, n**-1 if n > 100 else 2**n), *((X, n) for n in (1, 2, 3)), made=3)
+
+
+def test_type_of_a_late_number_is_guarded():
+    calls(lambda x, n: (x + 1, n + 1), (X, 1), (X, 2), (X, 3.0), (X, True), (X, 4), made=4)
+
+
+# ------------------------------------------------------------------------- operators
+OPERATORS = {
+    "sum": lambda x, v: x + v,
+    "difference from": lambda x, v: v - x,
+    "product": lambda x, v: v * x,
+    "quotient": lambda x, v: x / (v + 1),
+    "in place": lambda x, v: x.clone().mul_(v),
+    "alpha": lambda x, v: torch.add(x, x, alpha=v),
+    "comparison": lambda x, v: x < v,
+    "fill": lambda x, v: torch.empty_like(x).fill_(v),
+    "clamp": lambda x, v: x.clamp(max=v),
+    "twice": lambda x, v: (x * v + v, v * 2 * x),
+}
+KINDS = {"float32": X, "bfloat16": X.bfloat16(), "int64": X.long(), "0-d": torch.tensor(3.0)}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_operator_takes_a_late_number(name, kind):
+    if (name, kind) == ("in place", "int64") or (name, kind) == ("alpha", "int64"):
+        values = (1, 2, 5, 9)
+    else:
+        values = (0.1, 0.2, 1.7, 3.3)
+    calls(OPERATORS[name], *((KINDS[kind], v) for v in values), made=2)
+
+
+@pytest.mark.parametrize("values", [(0.1, 0.2, -0.0, math.inf), (1, 2, 3, 1 << 40)])
+def test_generated_code_takes_a_late_number(values):
+    def f(x, v):
+        return (x * v + 1) / (v + 2)
+
+    torchweld.reset()
+    compiled = torchweld.compile(f)
+    with torch.no_grad():
+        for v in values:
+            torch.testing.assert_close(compiled(X, v), f(X, v), rtol=1e-6, atol=0, equal_nan=True)
+    counts = torchweld.statistics()
+    assert counts["graphs"] == 2
+    assert counts["aten_graphs"] == 0
+    assert counts["internal_errors"] == 0
+
+
+def test_decayed_weights():
+    def decay(p, lr, wd):
+        p.mul_(1 - lr * wd)
+        p.add_(torch.ones_like(p), alpha=-(lr**2) / (1 + wd))
+        return p
+
+    calls(decay, *((X, 0.1 / (i + 1), 0.01 * (i + 2)) for i in range(6)), made=2)
+
+
+# ------------------------------------------------------------------------- fixed values
+FIXED = {
+    "branch": lambda x, n: x + 1 if n > 2 else x + 2,
+    "size": lambda x, n: x.new_zeros(n, 2),
+    "sizes": lambda x, n: x.new_zeros((n, n)) + n,
+    "index": lambda x, n: x[n],
+    "slice": lambda x, n: x[:n],
+    "loop": lambda x, n: sum([x * i for i in range(n)], x + 1),
+    "text": lambda x, n: (x + 1, f"{n}"),
+    "key": lambda x, n: x + {0: 1, 1: 5, 2: 6, 3: 7}[n],
+    "branch after arithmetic": lambda x, n: x + (n * 2 + 1) if n * 2 + 1 > 3 else x - 1,
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+def test_value_that_decides_something_is_guarded(name):
+    calls(FIXED[name], *((X, n) for n in (0, 1, 2, 3, 1, 3)), made=4)
+
+
+def test_a_number_that_stays_the_same_is_a_constant():
+    torchweld.reset()
+    compiled = torchweld.compile(lambda x, n, k: (x * k, n + 1), backend="eager")
+    for n in range(4):
+        compiled(X, n, 3)
+    text = str([g.text() for e in compiled.entries for g in e.info.guards])
+    assert "equal         k  3" in text
+    assert graphs() == 2

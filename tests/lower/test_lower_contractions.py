@@ -1,0 +1,65 @@
+"""Which library call a matrix product becomes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lower_harness import check, externs, nests
+
+from torchweld.base import config
+
+TOLERANCE = (1e-4, 1e-4)
+ONEDNN = "mkldnn._linear_pointwise.default"
+needs_onednn = pytest.mark.parametrize("linear", [ONEDNN] * torch.backends.mkldnn.is_available())
+
+
+def operands(rows: int = 64, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.randn(rows, 256, dtype=dtype), torch.randn(512, 256, dtype=dtype),
+            torch.randn(512, dtype=dtype)]  # fmt: skip
+
+
+@needs_onednn
+def test_large_linear_takes_the_weight_as_it_lies(linear: str) -> None:
+    g = check(F.linear, *operands(), tol=TOLERANCE)
+    assert externs(g) == [linear] and not nests(g)
+
+
+@needs_onednn
+def test_weight_that_is_stored_transposed_is_not_copied(linear: str) -> None:
+    x, w, b = operands()
+    g = check(lambda x, w, b: torch.addmm(b, x, w), x, w.t().contiguous(), b, tol=TOLERANCE)
+    assert externs(g) == [linear] and not nests(g)
+
+
+@needs_onednn
+def test_batched_input_without_bias(linear: str) -> None:
+    x, w, _ = operands()
+    g = check(lambda x, w: x.view(4, 16, 256) @ w.t(), x, w, tol=TOLERANCE)
+    assert externs(g) == [linear]
+
+
+def test_nan_survives_the_relu_after_a_linear() -> None:
+    x, w, b = operands()
+    b[3] = math.nan
+    check(lambda x, w, b: F.relu(F.linear(x, w, b)), x, w, b, tol=TOLERANCE)
+
+
+@pytest.mark.parametrize("args", [operands(4), operands(64, torch.float64),
+                                  operands(64, torch.bfloat16)])  # fmt: skip
+def test_small_and_other_products_stay_with_blas(args: list[torch.Tensor]) -> None:
+    g = check(F.linear, *args, tol=(2e-2, 2e-2))
+    assert externs(g) == ["aten.addmm.default"]
+
+
+def test_scaled_product_stays_with_blas() -> None:
+    x, w, b = operands()
+    g = check(lambda x, w, b: torch.addmm(b, x, w.t(), alpha=2), x, w, b, tol=TOLERANCE)
+    assert externs(g) == ["aten.addmm.default"]
+
+
+def test_choice_can_be_skipped() -> None:
+    with config.override(skip=("contractions",)):
+        assert externs(check(F.linear, *operands())) == ["aten.addmm.default"]

@@ -1,0 +1,88 @@
+"""What stays out is refused with a reason, and runs eagerly."""
+
+import pytest
+import torch
+from eager_twin import check_refused
+
+X = torch.arange(4.0)
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "says"),
+    [
+        (lambda x: (x + 1, len()), "W107", "len"),
+        (lambda x: (x + 1, isinstance(x)), "W107", "isinstance"),
+        (lambda x: (x + 1, getattr(x, 3)), "W", ""),
+        (lambda x: (x + 1, [1].append(1, 2)), "W", ""),
+        (lambda x: (x + 1, {}.get()), "W107", "get"),
+        (lambda x: (x + 1, dict(1)), "W", ""),
+        (lambda x: (x + 1, max()), "W107", "max"),
+        (lambda x: (x + 1, [1][x]), "W102", "Tensor as an index"),
+        (lambda x: (x + 1, [1, 2][x[1].long()]), "W102", "Tensor as an index"),
+        (lambda x: (x + 1, range(x.sum())), "W102", "range"),
+        (lambda x: (x + 1, float(x.sum())), "W102", "float"),
+        (lambda x: (x + 1, x.tolist()), "W102", "tolist"),
+        (lambda x: x + 1 if x.sum() > 0 else x, "W101", "graph runs"),
+        (lambda x: (x + 1, id(x) > 0), "W107", "id"),
+        (lambda x: (x + 1, str(x)[0]), "W102", ""),
+        (lambda x: (x + 1, f"{x}" == "a"), "W102", "text that shows a Tensor"),
+        (lambda x: (x + 1, eval("1")), "W106", "builtin"),
+        (lambda x: (x + 1, open("/dev/null").close()), "W106", "builtin"),
+        (lambda x: (x + 1, sorted([lambda: 1, lambda: 2])), "W", ""),
+        (lambda x: (x + 1, (lambda *, a: a)()), "W", ""),
+        (lambda x: (x + 1, [].sort(1)), "W", ""),
+        (lambda x: (x + 1, "a".join([1])), "W", "sequence item 0"),
+        (lambda x: (x + 1, 1 + None), "W", ""),
+        (lambda x: (x + 1, object() < object()), "W", "not supported"),
+        (lambda x: (x + 1, setattr(3, "a", 1)), "W", ""),
+        (lambda x: (x + 1, next(3)), "W", "iterator"),
+        (lambda x: (x + 1, super()), "W", ""),
+        (lambda x: (x + 1, type("A", (), {}).__name__), "W107", "class made by type"),
+        (lambda x: (x + 1, {x: 1}[x.clone()]), "W", ""),
+    ],
+)
+def test_refused(program, code, says):
+    check_refused(program, X, code=code, says=says)
+
+
+def test_class_statement():
+    def program(x):
+        class A:
+            n = 2
+
+        return x * A.n
+
+    check_refused(program, X, code="W107", says="class statement")
+
+
+def test_coroutine():
+    async def later(x):
+        return x
+
+    def program(x):
+        c = later(x)
+        c.close()
+        return x + 1
+
+    check_refused(program, X, code="W109", says="coroutine")
+
+
+def test_print_of_a_tensor_that_requires_grad():
+    def program(x):
+        y = x * 2
+        print(y)
+        return y
+
+    check_refused(program, X.clone().requires_grad_(), code="W102", says="requires grad")
+
+
+def test_lock():
+    import threading
+
+    lock = threading.Lock()
+
+    def program(x):
+        with lock:
+            return x + 1
+
+    check_refused(program, X, code="W107", says="lock")

@@ -1,0 +1,271 @@
+"""A compiled nn.Module is still the module."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import io
+import pickle
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import torchweld
+
+X = torch.ones(2, 3)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.scale = 2.0
+        self.note = {"epoch": 3}
+
+    def forward(self, x, labels=None):
+        y = self.norm(self.lin(x)) * self.scale
+        return y if labels is None else y - labels
+
+    def helper(self):
+        return self.scale * 10
+
+
+@pytest.fixture
+def net():
+    torchweld.reset()
+    torch.manual_seed(0)
+    return Net()
+
+
+def compiled_of(net):
+    return torchweld.compile(net, backend="eager")
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b)
+
+
+def test_class_name_signature_and_methods(net):
+    c = compiled_of(net)
+    assert isinstance(c, Net)
+    assert type(c).__name__ == "Net"
+    assert type(c).__qualname__ == Net.__qualname__
+    assert "labels" in inspect.signature(c.forward).parameters
+    assert repr(c) == repr(net)
+    assert c.helper() == 20.0
+    close(c.eval()(X, labels=X), net(X, labels=X))
+
+
+def test_state(net):
+    c = compiled_of(net)
+    c(X)
+    assert list(c.state_dict()) == list(net.state_dict())
+    assert [n for n, _ in c.named_parameters()] == [n for n, _ in net.named_parameters()]
+    assert next(iter(c.parameters())) is net.lin.weight
+    other = Net()
+    other.load_state_dict(c.state_dict())
+    c.load_state_dict(other.state_dict())
+    close(c.eval()(X), other.eval()(X))
+
+
+def test_attributes_are_written_both_ways(net):
+    c = compiled_of(net)
+    c(X)
+    c.scale = 3.0
+    assert net.scale == 3.0
+    net.extra = 5
+    assert c.extra == 5
+    c.lin = nn.Linear(3, 3)
+    assert net.lin is c.lin
+    del net.extra
+    assert not hasattr(c, "extra")
+
+
+def test_train_eval_and_to(net):
+    c = compiled_of(net)
+    assert c.eval() is c
+    assert not net.norm.training
+    close(c(X), net(X))
+    c.train()
+    assert net.norm.training
+    c.double()
+    assert net.lin.weight.dtype == torch.float64
+    x = X.double()
+    close(c.eval()(x), net(x))
+    c.requires_grad_(False)
+    assert not c(x).requires_grad
+
+
+def test_buffers_that_the_forward_changes(net):
+    twin = copy.deepcopy(net)
+    c = compiled_of(net)
+    x = torch.randn(4, 3)
+    for _ in range(3):
+        close(c(x), twin(x))
+    close(net.norm.running_mean, twin.norm.running_mean)
+    assert net.norm.num_batches_tracked == 3
+
+
+def test_hooks_on_the_compiled_module(net):
+    c = compiled_of(net.eval())
+    plain = c(X).detach()
+    seen = []
+    handles = [
+        c.register_forward_hook(lambda m, args, out: out + 1),
+        c.register_forward_pre_hook(lambda m, args: seen.append(len(args))),
+        net.lin.register_forward_hook(lambda m, args, out: out * 0),
+    ]
+    close(c(X), net(X))
+    assert seen == [1, 1]
+    for handle in handles:
+        handle.remove()
+    close(c(X), plain)
+
+
+def test_gradients(net):
+    twin = copy.deepcopy(net)
+    x = torch.randn(4, 3)
+    compiled_of(net)(x).square().mean().backward()
+    twin(x).square().mean().backward()
+    for a, b in zip(net.parameters(), twin.parameters(), strict=True):
+        close(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("way", ["pickle", "save", "deepcopy"])
+def test_copies_are_independent(net, way):
+    c = compiled_of(net.eval())
+    y = c(X).detach()
+    if way == "pickle":
+        twin = pickle.loads(pickle.dumps(c))
+    elif way == "save":
+        buffer = io.BytesIO()
+        torch.save(c, buffer)
+        buffer.seek(0)
+        twin = torch.load(buffer, weights_only=False)
+    else:
+        twin = copy.deepcopy(c)
+    close(twin(X), y)
+    assert isinstance(twin, Net)
+    assert twin.note == {"epoch": 3}
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.zero_()
+    close(twin(X), torch.zeros(2, 3))
+    close(c(X), y)
+
+
+def test_shallow_copy_shares_parameters(net):
+    c = compiled_of(net.eval())
+    twin = copy.copy(c)
+    twin.scale = 7.0
+    assert net.scale == 2.0
+    assert twin.lin is net.lin
+    close(twin(X) / 7, c(X) / 2)
+
+
+def test_state_dict_saved(net):
+    c = compiled_of(net)
+    buffer = io.BytesIO()
+    torch.save(c.state_dict(), buffer)
+    buffer.seek(0)
+    Net().load_state_dict(torch.load(buffer))
+
+
+def test_compiled_submodule(net):
+    class Parent(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(x) + 1
+
+    net.eval()
+    plain, parent = Parent(net), Parent(compiled_of(net))
+    assert list(parent.state_dict()) == list(plain.state_dict())
+    close(parent(X), plain(X))
+    torchweld.reset()
+    whole = torchweld.compile(parent, backend="eager", fullgraph=True)
+    close(whole(X), plain(X))
+    assert torchweld.statistics()["graphs"] == 1
+    parent.eval()
+    assert not net.training
+
+
+def test_wrapper_that_reads_module(net):
+    class Parallel(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+        def forward(self, *args, **kwargs):
+            return self.module(*args, **kwargs)
+
+    net.eval()
+    wrapped = Parallel(compiled_of(net))
+    close(wrapped(X, labels=X), net(X, labels=X))
+    close(torchweld.compile(Parallel(net), backend="eager")(X), net(X))
+
+
+def test_forward_decorated_in_the_class():
+    class Decorated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(3, 3)
+
+        @torchweld.compile(backend="eager")
+        def forward(self, x):
+            return self.lin(x).relu()
+
+    torchweld.reset()
+    m = Decorated()
+    for _ in range(2):
+        close(m(X), m.lin(X).relu())
+    assert torchweld.statistics()["graphs"] == 1
+    close(torchweld.compile(m, backend="eager")(X), m.lin(X).relu())
+
+
+def test_compiled_again_is_the_same_module(net):
+    assert compiled_of(net) is compiled_of(net)
+    assert compiled_of(compiled_of(net)) is compiled_of(net)
+    assert torchweld.compile(net, backend="eager", disable=True) is net
+
+
+def test_instances_of_one_class_do_not_share_a_limit():
+    torchweld.reset()
+    layers = [nn.Linear(3, n) for n in range(1, 12)]
+    for layer in layers:
+        close(compiled_of(layer)(X), layer(X))
+    assert torchweld.statistics()["graphs"] == 11
+
+
+def test_original_module(net):
+    c = compiled_of(net)
+    assert type(c._orig_mod) is Net
+    assert c._orig_mod.lin is net.lin
+
+
+def test_containers(net):
+    m = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    c = compiled_of(m)
+    assert len(c) == 2
+    assert c[0] is m[0]
+    close(c(X), m(X))
+    assert [type(x) for x in c] == [nn.Linear, nn.ReLU]
+
+
+def test_deleted_model_leaves_nothing():
+    def make():
+        m = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+        c = torchweld.compile(m)
+        c(X).sum().backward()
+        return [weakref.ref(o) for o in (m, c, m[0].weight, m[0].weight.grad)]
+
+    torchweld.reset()
+    dead = make()
+    gc.collect()
+    assert [r() for r in dead] == [None] * 4
