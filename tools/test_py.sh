@@ -3,6 +3,7 @@
 # A version is looked for on PATH and among pyenv's; one that is missing is named and left out.
 set -eu
 found=0
+failed=0
 torch_free() { # the test files of these packages in which nothing imports torch
     for package in base frame ir fuse codegen; do
         grep -rLE '^ *(import|from) torch([ .]|$)|transformers' --include='test_*.py' "tests/$package" || true
@@ -27,7 +28,7 @@ for version in "$@"; do
     "$venv/bin/python" setup.py -q build_ext --inplace
     echo "Python $version:"
     # shellcheck disable=SC2046
-    PYTHONPATH=src "$venv/bin/python" -m pytest $(torch_free)
+    PYTHONPATH=src "$venv/bin/python" -m pytest $(torch_free) || failed=1
     found=$((found + 1))
 done
-test "$found" -gt 0
+test "$found" -gt 0 && exit "$failed"

@@ -247,6 +247,7 @@ class Site:
     inner: dict[int, Site] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     code: types.CodeType | None = None
+    idle: int = 0
 
     def clear(self) -> None:
         self.late.clear()
@@ -300,7 +301,7 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
     options, strict = site.options, config.current().mode == "strict"
     if len(entries) >= options.recompile_limit:
         _report(Refusal("W114", f"{fn.__qualname__} has {len(entries)} entries"))
-        return eager_entry(fn, args, site, ())
+        return eager_entry(fn, args, site, (), hooked=False)
     if entries:
         STATISTICS.recompiles += 1
         events.emit("recompiles", fn.__qualname__, _why_missed(entries, args))
@@ -309,6 +310,8 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
     try:
         return _captured(cap, fn, args, site)
     except Unsupported as error:
+        if error.code == "W113" and site.code is not None:
+            raise
         _report(error.refusal())
         if options.fullgraph and error.code not in _HARMLESS:
             raise FullGraphError("W403", str(error), at=error.at) from None
@@ -406,24 +409,29 @@ def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> Non
 
 # ---------------------------------------------------------------- eager code and what it calls
 def eager_entry(fn: types.FunctionType, args: tuple[object, ...], site: Site,
-                guards: Sequence[Guard]) -> Entry:  # fmt: skip
-    """An entry that runs `fn` itself while these guards hold."""
+                guards: Sequence[Guard], hooked: bool = True) -> Entry:  # fmt: skip
+    """An entry that runs `fn` itself while these guards hold. hooked: see eager_call."""
     names = fn.__code__.co_varnames
     flat = [Local.make(i, names[i]) for i in range(len(args))]
     builder = GuardBuilder(guards, flat, len(args))
     program = builder.build()
-    made = Entry(program, [], None, eager_call(fn, site), [builder.register(s) for s in flat])
+    run = eager_call(fn, site, hooked)
+    made = Entry(program, [], None, run, [builder.register(s) for s in flat])
     made.info = Made(tuple(guards), None)
     return made
 
 
-def eager_call(fn: types.FunctionType, site: Site) -> Callable[..., Any]:
-    """Runs `fn` on flat arguments behind a first one that is ignored; what it calls is compiled."""
+def eager_call(fn: types.FunctionType, site: Site, hooked: bool = True) -> Callable[..., Any]:
+    """Runs `fn` on flat arguments behind a first one that is ignored.
+
+    hooked: what it calls is compiled, unless fullgraph says that everything or nothing is.
+    """
     code = fn.__code__
     n, k = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     named = code.co_varnames[n:k]
     has_args, has_kwargs = bool(code.co_flags & 0x04), bool(code.co_flags & 0x08)
-    start = fn if site.options.fullgraph else functools.partial(run_hooked, fn)
+    plain = site.options.fullgraph or not hooked
+    start = fn if plain else functools.partial(run_hooked, fn)
 
     def run(outs: object, *flat: Any) -> Any:
         before = getattr(_region, "site", None)
@@ -453,6 +461,8 @@ _COMPOSED = frozenset(
         torch.nn.TransformerDecoderLayer, torch.nn.TransformerEncoder, torch.nn.TransformerDecoder,
     )
 )  # fmt: skip
+# code that got no tensor in this many calls is not asked about again
+_IDLE = 4
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 
 
@@ -460,11 +470,13 @@ def _is_skipped(view: FrameView) -> bool:
     """Whether frames of this code are never compiled on their own.
 
     Functions with a closure are: entries belong to the code, and each function has its own cells.
+    Not so methods that only say super(): the class of their first argument is guarded.
     """
     code = view.code
     fn: Any = view.function
-    if code.co_freevars or code.co_name in _COMPREHENSIONS or (
-            code.co_filename.startswith("<frozen")):  # fmt: skip
+    if code.co_freevars and not (code.co_freevars == ("__class__",) and code.co_argcount):
+        return True
+    if code.co_name in _COMPREHENSIONS or code.co_filename.startswith("<frozen"):
         return True
     if code in _COMPOSED:
         return False
@@ -483,6 +495,9 @@ def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
     site = outer.inner.get(id(view.code))
     if site is None:
         site = outer.inner[id(view.code)] = Site(outer.options, inner=outer.inner, code=view.code)
+    if not _has_tensors(view.locals):
+        site.idle += 1
+        return () if site.idle < _IDLE else None
     with _lock, Compiling():
         entry = _inner_entry(view, site)
     if entry is None:
@@ -493,23 +508,31 @@ def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
     return (*others, weakref.ref(entry))  # type: ignore[arg-type]
 
 
+def _has_tensors(values: tuple[object, ...]) -> bool:
+    """Whether these arguments lead to tensors, as far as one can see at a glance."""
+    return any(
+        isinstance(v, torch.Tensor | torch.nn.Module)
+        or (isinstance(v, list | tuple) and any(isinstance(i, torch.Tensor) for i in v))
+        or (isinstance(v, dict) and any(isinstance(i, torch.Tensor) for i in dict.values(v)))
+        for v in values
+    )
+
+
 def _inner_entry(view: FrameView, site: Site) -> Entry | None:
     if len(site.entries) >= site.options.recompile_limit:
         _report(Refusal("W114", f"{view.code.co_qualname} has {len(site.entries)} entries"))
         return None
-    refused = len(STATISTICS.refusals)
     try:
         fn: Any = view.function
-        entry = _entry_or_eager(fn, view.locals, site, site.entries)
+        return _entry_or_eager(fn, view.locals, site, site.entries)
+    except Unsupported:
+        return None  # nothing to compile
     except KeyboardInterrupt:
         _thread.interrupt_main()  # the hook cannot raise it
         return None
     except Exception as error:
         report_internal(InternalError(f"{type(error).__name__}: {error}"))
         return None
-    if any(r.code == "W113" for r in STATISTICS.refusals[refused:]):
-        return None
-    return entry
 
 
 def _why_missed(entries: Sequence[Entry], args: tuple[object, ...]) -> str:

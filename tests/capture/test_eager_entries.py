@@ -166,6 +166,15 @@ def test_recompile_limit_ends_compilation():
     assert (counts["captures"], counts["graphs"], counts["breaks"]) == (2, 2, 1)
 
 
+def test_what_is_called_beyond_the_limit_is_not_compiled_either():
+    torchweld.reset()
+    compiled = torchweld.compile(lambda x: helper(x), backend="eager",
+                                 options={"recompile_limit": 1})  # fmt: skip
+    for n in (1, 2, 3):
+        same(compiled(torch.ones(n)), helper(torch.ones(n)))
+    assert captures() == 1
+
+
 # ---------------------------------------------------------------------------- inner frames
 class Block(nn.Module):
     def __init__(self):
@@ -208,6 +217,26 @@ def test_two_instances_with_other_shapes():
         for _ in range(3):
             same(compiled(torch.ones(2, 4)), net(torch.ones(2, 4)))
     assert len(backend.graphs) == 3
+
+
+class Derived(Block):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+def test_methods_that_call_super():
+    def f(x):
+        if x.sum() > 1e9:
+            return x
+        return first(x) * second(x)
+
+    first, second = Derived(), Derived()
+    torchweld.reset()
+    backend = Graphs()
+    compiled = torchweld.compile(f, backend=backend)
+    for _ in range(3):
+        same(compiled(torch.ones(2, 4)), f(torch.ones(2, 4)))
+    assert len(backend.graphs) == 1
 
 
 def test_closures_over_different_cells():

@@ -142,3 +142,41 @@ def test_function_mode_runs_eagerly_and_later_calls_are_compiled():
     assert seen == [torch.Tensor.matmul] * 2
     same(compiled(X), project(X))
     assert torchweld.statistics()["graphs"] == 1
+
+
+# ------------------------------------------------------------------- transforms
+def wave(x):
+    return (x * 2).sin()
+
+
+def tangent(fn, x):
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x + 1)
+        return torch.autograd.forward_ad.unpack_dual(fn(dual)).tangent
+
+
+TRANSFORMS = {
+    "vmap": lambda fn, x: torch.vmap(fn)(x),
+    "grad": lambda fn, x: torch.func.grad(lambda x: fn(x).sum())(x),
+    "jvp": lambda fn, x: torch.func.jvp(fn, (x,), (x + 1,))[1],
+    "forward-mode AD": tangent,
+    "trace": lambda fn, x: torch.jit.trace(fn, (x,))(x + 1),
+    "functionalize": lambda fn, x: torch.func.functionalize(fn)(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", TRANSFORMS)
+@pytest.mark.parametrize("backend", ["eager", "torchweld"])
+def test_transform_of_a_compiled_function(name, backend):
+    torchweld.reset()
+    compiled = torchweld.compile(wave, backend=backend)
+    x = torch.arange(6.0).reshape(2, 3)
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            compiled(x)
+            compiled(x[0])
+    for _ in range(2):
+        got, expected = TRANSFORMS[name](compiled, x), TRANSFORMS[name](wave, x)
+        torch.testing.assert_close(got, expected)
+    torch.testing.assert_close(compiled(x), wave(x))

@@ -168,3 +168,50 @@ def test_overlapping_inputs_that_are_only_read():
     same(compiled(base[:4], base[1:]), base[:4] * base[1:])
     same(compiled(torch.ones(4), torch.ones(4)), torch.ones(4))
     assert graphs() == 1
+
+
+# ------------------------------------------------------------------- lazy bits
+def test_negation_and_conjugation_that_are_pending():
+    torchweld.reset()
+    compiled = torchweld.compile(double)
+    z = torch.complex(torch.arange(3.0), torch.arange(3.0) + 1)
+    with torch.no_grad():
+        for x in (z.imag, z.conj().imag, z, z.conj(), z.imag[:1], z.conj().imag[:1]):
+            torch.testing.assert_close(compiled(x), double(x))
+
+
+# ------------------------------------------------------------------- requires_grad
+def test_requires_grad_is_not_guarded_without_grad():
+    torchweld.reset()
+    compiled = torchweld.compile(double, backend="eager")
+    with torch.no_grad():
+        compiled(X)
+        compiled(X.clone().requires_grad_())
+    assert graphs() == 1
+
+
+@pytest.mark.parametrize("ask", [
+    lambda x: x.requires_grad, lambda x: x.is_leaf, lambda x: x.detach().requires_grad,
+], ids=["requires_grad", "is_leaf", "of the result"])  # fmt: skip
+def test_requires_grad_is_guarded_where_it_is_read(ask):
+    def f(x):
+        return x * 2 if ask(x) else x * 3
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    with torch.no_grad():
+        for x in (X, X.clone().requires_grad_(), X):
+            same(compiled(x), f(x))
+
+
+def test_requires_grad_of_an_input_that_is_returned_to_grad_mode():
+    def f(x):
+        y = x.view(-1)
+        with torch.enable_grad():
+            return y * 2, x * 2
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    with torch.no_grad():
+        for x in (X, X.clone().requires_grad_(), X):
+            same(compiled(x), f(x))

@@ -16,9 +16,8 @@ from torchweld.ir.op_value import op_value
 from torchweld.ir.plan import Kernel, Plan, Stage
 from torchweld.ir.rounding import convert
 
-FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, -0.75, 2.5, -3.5, 1e-3, 7.0, 100.25, math.inf, -math.inf,
-          math.nan]  # fmt: skip
-INTS = [0, 1, -1, 2, -3, 7, 31, -100, 63, 127, -128]
+FLOATS = [0.0, -0.0, 1.0, -0.75, 2.5, -3.5, 1e-3, 100.25, math.inf, -math.inf, math.nan]
+INTS = [0, 1, -1, 2, -3, 7, 63, 127, -128]
 VALUES = {"f": FLOATS, "i": INTS, "b": [False, True]}
 SPECIAL = {"where", "cast", "check_index"}  # tested as kernels
 # eager's own answer is undefined or differs from the plain meaning only in its last places

@@ -404,3 +404,10 @@ def test_isinstance_and_issubclass():
         return x + 1, kinds
 
     check(program, (X, Temperature(1)))
+
+
+def test_descriptor_on_a_class_gives_itself():
+    def program(x):
+        return x + 1, Owner.size is Owner.__dict__["size"]
+
+    check(program, (X,))

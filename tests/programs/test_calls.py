@@ -361,3 +361,33 @@ def test_cmp_to_key():
         lambda x: x * sorted([3, 1, 2], key=functools.cmp_to_key(lambda a, b: b - a))[0],
         (X,),
     )
+
+
+def test_super_in_the_compiled_method_itself():
+    import torchweld
+
+    compiled = torchweld.compile(Heir(1).method, fullgraph=True, backend="eager")
+    assert torch.equal(compiled(X), Heir(1).method(X))
+
+
+def test_stacked_decorators_with_arguments():
+    def times(n):
+        def decorate(fn):
+            @functools.wraps(fn)
+            def wrapper(*args, **kwargs):
+                return fn(*args, **kwargs) * n
+
+            return wrapper
+
+        return decorate
+
+    def program(x):
+        @times(2)
+        @times(3)
+        def inner(y, z=1):
+            """doc"""
+            return y + z
+
+        return inner(x), inner(x, z=2), inner.__name__, inner.__doc__
+
+    check(program, (X,), (Y,))

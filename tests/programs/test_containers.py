@@ -1,4 +1,4 @@
-# ruff: noqa: C405, C416, RUF005
+# ruff: noqa: C405, C416, F601, RUF005
 # The programs are written as users write them.
 """Lists, dicts, sets, tuples and their relatives, made inside and passed in."""
 
@@ -405,3 +405,29 @@ def test_mapping_proxy_shows_changes():
     assert torch.equal(compiled(X), X * 2)
     table["a"] = 3
     assert torch.equal(compiled(X), X * 3)
+
+
+def test_equal_numbers_are_one_key():
+    def program(x):
+        a = {1: "a", True: "b", 1.0: "c"}
+        return x + len(a), a, {0: 1}[False], 2.0 in {2: 3}, {(1, 2): 3}[(1.0, 2)]
+
+    check(program, (X,))
+
+
+def test_one_list_inside_another():
+    def program(x, a, b):
+        a.append(b)
+        b.append(1)
+        return x + len(a[-1]), a[-1] is b
+
+    check(program, (X, [], []))
+
+
+def test_sizes():
+    def program(x):
+        b = x.size()
+        c = torch.Size([2, 2])
+        return x.reshape(c), b.numel(), list(b), b == torch.Size([4]), b == (4,), c + b, b[0:1]
+
+    check(program, (X,))

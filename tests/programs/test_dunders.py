@@ -340,3 +340,42 @@ def test_str_subclass():
 
     n = Name("ab")
     check(lambda x: (x + len(n), n.upper(), n == "ab"), (X,))
+
+
+class Meta(type):
+    def __iter__(cls):
+        return iter([1, 2])
+
+    def __contains__(cls, k):
+        return k == 1
+
+    def __getitem__(cls, k):
+        return k * 2
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+def test_special_methods_of_a_metaclass():
+    check(lambda x: ([x * i for i in OfMeta], 1 in OfMeta, 3 in OfMeta, OfMeta[4]), (X,))
+
+
+class Counting:
+    def __init__(self):
+        self.n = 0
+
+    def __iter__(self):
+        for k in range(3):
+            self.n += 1
+            yield k
+
+
+def test_iter_that_is_a_generator():
+    def program(x):
+        it = Counting()
+        total = sum(it)
+        b, c, d = it
+        return x + total, it.n, (b, c, d), list(zip(it, "ab", strict=False)), it.n
+
+    check(program, (X,))

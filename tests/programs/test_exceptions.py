@@ -303,3 +303,14 @@ def test_missing_global_raises_name_error():
 
 def test_tensor_shape_error_runs_eagerly():
     check_refused(lambda x: x + torch.ones(3), X, code="W104", says="add")
+
+
+def test_exception_passed_in():
+    def program(x, error):
+        return x + 1, str(error), error.args
+
+    check_refused(program, X, ValueError("v"), code="W107", says="ValueError")
+
+
+def test_exception_with_its_own_init_does_not_leave():
+    check_refused(lambda x: (x + 1, Problem(7, "text")), X, code="W107", says="Problem leaves")

@@ -24,6 +24,7 @@ from torchweld.capture.values.base import (
     PartialValue,
     SetValue,
     TupleValue,
+    UserException,
     Value,
 )
 from torchweld.capture.wrap import IMMUTABLE, cell_of, read_key
@@ -453,6 +454,8 @@ def _getset(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) ->
 def exception_member(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
     """args, __cause__, value, ... of an exception."""
     found = obj.attrs.get(name)
+    if found is None and obj.real is not None:
+        raise refuse("W107", f"attribute {name} of a {obj.klass.__name__} from outside", cap.loc())
     if found is None and name in ("__cause__", "__context__"):
         found = Const(None)
     elif found is None and name == "__traceback__":
@@ -469,5 +472,6 @@ def exception_member(cap: Capture, obj: InstanceValue, name: str, cont: Cont | N
     cap.deliver(found, cont)
 
 
-for _family, _handler in ((Const, _const_attr), (InstanceValue, _instance_attr)):
+for _family, _handler in ((Const, _const_attr), (InstanceValue, _instance_attr),
+                          (UserException, _instance_attr)):  # fmt: skip
     GETATTR.add(_family, _handler)

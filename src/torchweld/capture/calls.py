@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import reprlib
 import sysconfig
 import types
@@ -33,6 +34,7 @@ from torchweld.capture.values.base import (
     PartialValue,
     TensorValue,
     TupleValue,
+    UserException,
     Value,
     constant,
 )
@@ -101,8 +103,12 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
         cap.inline_next.discard(real)
         _call_real_function(cap, fn, args, kwargs, cont, on_raise)
     else:
-        guarded(cap, on_raise, lambda: _handle(
-            cap, real, lambda c, a, k, then: policy.run(c, real, a, k, then), args, kwargs, cont))  # fmt: skip
+        guarded(cap, on_raise, lambda: _handle(cap, real, _run_policy(policy, real), args,
+                                               kwargs, cont))  # fmt: skip
+
+
+def _run_policy(policy: Policy, real: Any) -> CallHandler:
+    return lambda cap, args, kwargs, cont: policy.run(cap, real, args, kwargs, cont)
 
 
 def _call_alias(cap: Capture, alias: Const, origin: Any, args: list[Value],
@@ -131,9 +137,29 @@ _SURPRISES = (AssertionError, AttributeError, IndexError, KeyError, NotConstant,
               ValueError)  # fmt: skip
 
 
+_BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+
+
+@functools.lru_cache(maxsize=4096)
+def _takes(fn: Any, n: int, names: tuple[str, ...]) -> bool:
+    """Whether a built-in function may be called so; true where it does not say."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*range(n), **dict.fromkeys(names))
+    except TypeError:
+        return False
+    return True
+
+
 def _handle(cap: Capture, real: Any, handler: CallHandler, args: list[Value],
             kwargs: dict[str, Value], cont: Cont | None) -> None:  # fmt: skip
     """Run a handler; eager decides about arguments that it cannot take."""
+    if isinstance(real, _BUILTIN) and not _takes(real, len(args), tuple(kwargs)):
+        raise refuse("W107", f"{real.__qualname__} of {len(args) + len(kwargs)} arguments",
+                     cap.loc())  # fmt: skip
     try:
         handler(cap, args, kwargs, cont)
     except _SURPRISES as error:
@@ -399,9 +425,9 @@ def _new_exception(cap: Capture, kind: type[BaseException], args: list[Value],
             kind, BaseExceptionGroup | UnicodeError):  # fmt: skip
         raise refuse("W107", f"construction of {kind.__name__}", cap.loc())
     watch_class(cap, kind)
-    exc = InstanceValue(kind)
-    exc.attrs["args"] = TupleValue(list(args))
     init = mro_lookup(kind, "__init__")
+    exc = (UserException if isinstance(init, types.FunctionType) else InstanceValue)(kind)
+    exc.attrs["args"] = TupleValue(list(args))
     if isinstance(init, types.FunctionType):
         call_value(cap, Const(init), [exc, *args], kwargs, lambda _: cap.deliver(exc, cont),
                    on_raise)  # fmt: skip

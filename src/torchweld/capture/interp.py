@@ -41,11 +41,17 @@ _FILLED = (functions, opcodes)  # imported for the tables that they fill
 
 _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
+_forward_level = functools.partial(getattr, torch.autograd.forward_ad, "_current_level")
+# what gives operators another meaning, and its value when it is not there
+_TRANSFORMS: dict[Callable[[], Any], Any] = {
+    torch._C._len_torch_function_stack: 0, torch._C._len_torch_dispatch_stack: 0,
+    torch._C._functorch.maybe_current_level: None, torch._C._get_tracing_state: None,
+    _forward_level: -1,
+}  # fmt: skip
 # torch state that decides what the recorded operators mean
 _STATE: tuple[Callable[[], Any], ...] = (
     torch.is_grad_enabled, torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled,
-    torch.get_default_dtype, torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack,
-    torch._C._get_deterministic_algorithms,
+    torch.get_default_dtype, torch._C._get_deterministic_algorithms, *_TRANSFORMS,
 )  # fmt: skip
 
 
@@ -62,8 +68,9 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     code = decode(fn.__code__)
     if code.is_generator:
         raise refuse("W109", f"{code.qualname} is a generator or coroutine")
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        raise refuse("W115", "a torch function or dispatch mode is active")
+    if any(getter() != absent for getter, absent in _TRANSFORMS.items()):
+        raise refuse("W115", "a torch function or dispatch mode, a functorch transform, forward-mode "
+                             "AD or a trace is active")  # fmt: skip
     locals_: list[Source] = [Local.make(i, name) for i, name in enumerate(code.params)]
     _push_root(cap, fn, code, args)
     quiet = _FAKE_LOG.disabled
@@ -80,6 +87,9 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         raise refuse("W113", f"{code.qualname} runs no tensor operation")
     inputs = tuple(source for source, _, _ in cap.builder.inputs)
     _guard_aliases(cap)
+    for source, _, real in cap.builder.inputs:
+        if _may_be_pending(real):
+            cap.guard("predicate", source, has_plain_data)
     if not grad_mode and not cap.reads_grad and torch.is_grad_enabled not in cap.modes_set:
         _forget_requires_grad(cap)
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish)
@@ -99,6 +109,19 @@ def _forget_requires_grad(cap: Capture) -> None:
             assert isinstance(guard.expected, tuple)
             loose = (*guard.expected[:5], None, *guard.expected[6:])
             cap.guards[key] = dataclasses.replace(guard, expected=loose)
+
+
+def has_plain_data(x: torch.Tensor) -> bool:
+    """No conjugation or negation is pending, which would not show in the other metadata."""
+    return not x.is_conj() and not x.is_neg()
+
+
+def _may_be_pending(x: torch.Tensor) -> bool:
+    """Complex tensors, and those that may be the imaginary part of one."""
+    if x.is_complex():
+        return True
+    return x.is_floating_point() and all(
+        n == 1 or s % 2 == 0 for n, s in zip(x.shape, x.stride(), strict=True))  # fmt: skip
 
 
 def _guard_autocast(cap: Capture) -> None:

@@ -13,7 +13,7 @@ import torch
 from torchweld.capture import polyfills
 from torchweld.capture.attrs import from_python, mro_lookup
 from torchweld.capture.instances import VarsValue
-from torchweld.capture.ops import changed, filed_key, payload, real_call, user_method
+from torchweld.capture.ops import changed, filed_key, late_text, payload, real_call, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
 from torchweld.capture.tensors import tensor_getitem, tensor_setitem
@@ -23,6 +23,7 @@ from torchweld.capture.values.base import (
     GeneratorValue,
     InstanceValue,
     IteratorValue,
+    LateText,
     ListValue,
     NotConstant,
     SetValue,
@@ -44,6 +45,8 @@ def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> 
         return
     box = payload(obj)
     match box:
+        case LateText():
+            raise late_text(cap)
         case VarsValue() if not isinstance(key, Const):
             raise key_error(key)
         case TensorValue():
@@ -256,6 +259,8 @@ def get_iter(cap: Capture, x: Value, cont: Cont | None = None) -> None:
             return
         if isinstance(x, Const):
             need_frozen(cap, x)
+        if isinstance(x, LateText):
+            raise late_text(cap)
         raise raised(TypeError, f"'{x.cls().__name__}' object is not iterable")
     cap.deliver(made, cont)
 

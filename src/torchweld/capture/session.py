@@ -16,6 +16,7 @@ from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.late import LateNumbers
 from torchweld.capture.state import Cont, VFrame
 from torchweld.capture.values.base import (
+    BoundValue,
     CellValue,
     Const,
     DictValue,
@@ -29,7 +30,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.frame.program import Dispatcher
 from torchweld.ir.guard import Guard
-from torchweld.ir.source import Pinned, Source, Token
+from torchweld.ir.source import Attr, Pinned, Source, Token
 
 # instructions that one capture may run before it gives up: far beyond the largest model
 MAX_STEPS = 5_000_000
@@ -159,6 +160,11 @@ class Capture:
         if isinstance(obj, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
             self.guard("is", source, obj)
             return Const(obj, source)
+        if isinstance(obj, types.MethodType) and isinstance(obj.__func__, Dispatcher):
+            self.guard("type", source, types.MethodType)
+            self.guard("is", Attr.make(source, "__func__"), obj.__func__)
+            bound = self.wrap(obj.__self__, Attr.make(source, "__self__"))
+            return BoundValue(Const(obj.__func__.fn), bound, source)
         return self.wrapper(self, obj, source)
 
     def force(self, slot: Slot) -> Value:

@@ -322,7 +322,8 @@ def complete(cap: Capture, d: DictValue) -> None:
     if d.complete or d.real is None:
         return
     assert isinstance(d.real, dict)
-    keys = tuple(dict.keys(d.real))
+    ordered = isinstance(d.real, collections.OrderedDict)
+    keys = tuple(collections.OrderedDict.keys(d.real) if ordered else dict.keys(d.real))  # type: ignore[arg-type]
     assert d.source is not None
     cap.guard("keys", d.source, keys)
     read, names = d.items, d.keys

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from torchweld.codegen.printer import Printer
+from torchweld.codegen.rows import RowPrinter
+from torchweld.codegen.strips import StripPrinter
+from torchweld.ir.loop import Buffer
+from torchweld.ir.plan import Kernel
+
 
 class LanePrinter(Printer):
     """Kernels with lanes and no loops: nothing but points."""
 
-    def print_lanes(self, lanes: Axis) -> None:
+    def body(self) -> None:
         self.open_grid()
         width = max(s.width for s in self.shapes)
-        self._open_lanes(lanes, width)
+        self.open_lanes(self.lanes_axis, width)
         for stage, shape in zip(self.kernel.stages, self.shapes, strict=True):
             self.start_stage(stage.nests, shape)
             for n in stage.nests:
                 self.emit(n)
-        self._close_lanes()
+        self.close_lanes()
         self.close()
 
 
@@ -23,4 +29,7 @@ def print_kernel(kernel: Kernel, streamed: frozenset[Buffer]) -> str:
 
     streamed: buffers too large for the caches, written past them.
     """
-    return Printer(kernel, streamed).text()
+    form: type[Printer] = RowPrinter
+    if kernel.lanes is not None:
+        form = StripPrinter if any(s.loops for s in kernel.stages) else LanePrinter
+    return form(kernel, streamed).text()

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_index import lane_step
 from torchweld.codegen.cpp_types import NARROW, stored
-from torchweld.codegen.folds import MODES, Fold, fold_of
+from torchweld.codegen.folds import MODES, Fold
 from torchweld.codegen.levels import Val
-from torchweld.codegen.places import Array, Memory, array_for
+from torchweld.codegen.places import Array, Memory
 from torchweld.codegen.shape import Shape, shape_of, size
 from torchweld.codegen.values import Values
 from torchweld.ir.dtype import DType
@@ -18,7 +18,6 @@ from torchweld.ir.loop import Axis, Buffer, Load, Nest, Op, Scalar, reads
 from torchweld.ir.plan import Kernel
 
 STACK_BYTES = 64 * 1024
-STRIP = 2048  # lanes that a column reduction works on at once
 BASE = Sym.make("strip", 0, None)  # the first lane of the strip
 
 
@@ -67,7 +66,13 @@ class Printer(Values):
         return "\n".join(head + [f"  {line}" for line in body] + tail)
 
     def body(self) -> None:
-        raise NotImplementedError
+        """Prints what is between the declarations and the return."""
+        raise InternalError("a form of kernels without a body")
+
+    @property
+    def lanes_axis(self) -> Axis:
+        assert self.kernel.lanes is not None
+        return self.kernel.lanes
 
     def _array_lines(self) -> list[str]:
         sizes = [max(n, 1) * _bytes(t) for _, t, n in self.arrays]
@@ -105,11 +110,11 @@ class Printer(Values):
             for level in self.levels[1:]:
                 level.memo.clear()
 
-    def _add_array(self, b: Buffer, a: Array) -> None:
+    def add_array(self, b: Buffer, a: Array) -> None:
         self.places[b] = a
         self.arrays.append((a.name, stored(a.dtype), a.elements))
 
-    def _open_loop(self, shape: Shape, depth: int) -> None:
+    def open_loop(self, shape: Shape, depth: int) -> None:
         a = shape.loops[depth]
         c, n = self.names[a.sym], size(a)
         if a.sym is not shape.lane:
@@ -124,7 +129,7 @@ class Printer(Values):
         self.open(head, "});", a.sym)
         self.lane = a.sym
 
-    def _open_lanes(self, lanes: Axis, width: int, strip: bool = False) -> None:
+    def open_lanes(self, lanes: Axis, width: int, strip: bool = False) -> None:
         if strip:
             head = f"span<lanes<{width}>>(s, e, "
         elif self.kernel.grid:
@@ -134,7 +139,7 @@ class Printer(Values):
         self.open(head + "[&](i64 l, auto k) WELD_BODY {", "});", lanes.sym)
         self.lane = lanes.sym
 
-    def _close_lanes(self) -> None:
+    def close_lanes(self) -> None:
         self.close()
         self.lane = None
 
@@ -200,12 +205,11 @@ class Printer(Values):
         else:
             self.line(f"store({at}, {v}, k);")
 
-
-    def _folded(self, n: Nest, f: Fold) -> Val:
+    def folded(self, n: Nest, f: Fold) -> Val:
         self.prepare(n.body)
         return self.convert(self.value(n.body), n.body.dtype.compute, f.dtype)
 
-    def _store_as(self, n: Nest, v: Val, dtype: DType) -> None:
+    def store_as(self, n: Nest, v: Val, dtype: DType) -> None:
         if n.out.dtype in NARROW and n.out in self.places:
             self.store(n, self.convert(v, dtype, DType.F32))  # the store rounds
         else:
@@ -220,7 +224,7 @@ def _is_cast(x: Scalar, dtype: DType) -> bool:
     return isinstance(x, Op) and x.name == "cast" and x.dtype is dtype
 
 
-def _position(axes: tuple[Axis, ...]) -> Expr:
+def position(axes: tuple[Axis, ...]) -> Expr:
     """The row-major position over `axes`."""
     total: Expr = ZERO
     for a in axes:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from torchweld.codegen.printer import Printer
+from torchweld.codegen.cpp_index import lane_step
+from torchweld.codegen.folds import Fold, fold_of
+from torchweld.codegen.levels import Val
+from torchweld.codegen.places import array_for
+from torchweld.codegen.printer import Printer, position
+from torchweld.codegen.shape import Shape, size
+from torchweld.ir.dtype import DType
+from torchweld.ir.loop import Nest
 
 
 class RowPrinter(Printer):
     """One grid point after the other, each a sequence of loops over its row."""
 
-    def print_rows(self) -> None:
+    def body(self) -> None:
         self.open_grid()
         grid = frozenset(a.sym for a in self.kernel.grid)
         for stage in self.kernel.stages:
             for n in stage.nests:
                 if self.kinds.get(n.out) == "row" and n.out not in self.places:
                     a = array_for(f"r{len(self.arrays)}", n.out, n.index, grid, None, None, 1)
-                    self._add_array(n.out, a)
+                    self.add_array(n.out, a)
         for stage, shape in zip(self.kernel.stages, self.shapes, strict=True):
             self.start_stage(stage.nests, shape)
             self._row_stage(stage.nests, shape)
@@ -30,7 +37,7 @@ class RowPrinter(Printer):
                     self._declare(f, shape)
             if depth == len(shape.loops) or void:
                 break
-            self._open_loop(shape, depth)
+            self.open_loop(shape, depth)
         if void:
             self._finish(nests, folds, shape)
             return
@@ -56,10 +63,10 @@ class RowPrinter(Printer):
             self.line(f"acc<{f.op}, {f.lane_type}, {w}, {shape.chains}> {f.name};")
 
     def _collect(self, n: Nest, f: Fold, shape: Shape) -> None:
-        v = self._folded(n, f)
+        v = self.folded(n, f)
         if f.scan:
             self.line(f"{f.name} = {f.op}::of({f.name}, {v.text});")
-            self._store_as(n, Val(f.name, False, self.innermost), f.dtype)
+            self.store_as(n, Val(f.name, False, self.innermost), f.dtype)
         elif f.positions:
             self.line(f"{f.name}.add({self._positioned(n, v, shape)});")
         elif shape.lane is None:
@@ -69,7 +76,7 @@ class RowPrinter(Printer):
 
     def _positioned(self, n: Nest, v: Val, shape: Shape) -> str:
         assert n.reduce is not None
-        at = _position(n.reduce.axes)
+        at = position(n.reduce.axes)
         if shape.lane is None:
             return f"{v.text}, {self.offset_text(at, None)}"
         step = lane_step(at, shape.lane)
@@ -85,5 +92,4 @@ class RowPrinter(Printer):
             if f.dtype is DType.BOOL and scalar != f.name:
                 scalar += " != 0"
             v = self.name(scalar, False, self.innermost)
-            self._store_as(nests[i], v, DType.I64 if f.positions else f.dtype)
-
+            self.store_as(nests[i], v, DType.I64 if f.positions else f.dtype)

@@ -171,7 +171,7 @@ def _varying(root: Scalar, lane: Sym, known: dict[Scalar, bool]) -> list[Scalar]
     """What varies by lane under `root`; an index that is only used as i32 does not count."""
     found = []
     for s in walk(root):
-        known[s] = _varies(s, lane, known)
+        known[s] = varies(s, lane, known)
         if not known[s]:
             continue
         if not isinstance(s, Index):
@@ -181,7 +181,7 @@ def _varying(root: Scalar, lane: Sym, known: dict[Scalar, bool]) -> list[Scalar]
     return found
 
 
-def _varies(s: Scalar, lane: Sym, known: dict[Scalar, bool]) -> bool:
+def varies(s: Scalar, lane: Sym, known: dict[Scalar, bool]) -> bool:
     if isinstance(s, Const):
         return False
     if isinstance(s, Load) and any(depends(e, lane) for e in s.index):

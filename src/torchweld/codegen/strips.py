@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from torchweld.codegen.printer import Printer
+from torchweld.codegen.cpp_types import stored
+from torchweld.codegen.folds import Fold, fold_of
+from torchweld.codegen.levels import Val
+from torchweld.codegen.places import Array, array_for
+from torchweld.codegen.printer import BASE, STACK_BYTES, Printer, position
+from torchweld.codegen.shape import Shape, product, size, varies
+from torchweld.codegen.values import Guard
+from torchweld.ir.dtype import DType
+from torchweld.ir.expr import Int, Sym, atoms
+from torchweld.ir.loop import Axis, Index, Load, Nest, Op, Scalar, children, walk
+
+STRIP = 2048  # lanes that a column reduction works on at once
+WORTH_KEEPING = 4  # iterations of a stage's loops from which an array pays
 
 
 class StripPrinter(Printer):
     """Strips of lanes; in each the stages one after the other, the lanes innermost."""
 
-    def print_strips(self, lanes: Axis) -> None:
+    kept: dict[Scalar, str]  # what a stage keeps in arrays over the strip
+
+    def body(self) -> None:
+        self.kept = {}
+        lanes = self.lanes_axis
         self.open_grid()
         self.private_level = 2
         low, high = ("0", str(size(lanes))) if self.kernel.grid else ("begin", "end")
@@ -37,7 +53,7 @@ class StripPrinter(Printer):
             n = next(n for n in nests if n.out is b)
             name = f"r{len(self.arrays)}"
             a = array_for(name, b, n.index, grid, lanes.sym, BASE, strip)
-            self._add_array(b, a)
+            self.add_array(b, a)
         return strip
 
     def _outlives(self, n: Nest) -> bool:
@@ -49,26 +65,73 @@ class StripPrinter(Printer):
             i: fold_of(n, self._collector(n, strip), True) for i, n in enumerate(nests) if n.reduce
         }
         void = any(size(a) == 0 for a in shape.loops)
+        self._keep(nests, shape, strip)
         for depth in range(len(shape.loops) + 1):
             for i, f in folds.items():
                 if shape.depth[i] == depth:
                     self._fill(f, strip)
             if depth == len(shape.loops) or void:
                 break
-            self._open_loop(shape, depth)
+            self.open_loop(shape, depth)
         if not void:
-            self._open_lanes(lanes, shape.width, strip=True)
+            self.open_lanes(lanes, shape.width, strip=True)
             for i, n in enumerate(nests):
                 if i in folds:
                     self._collect_lanes(n, folds[i])
                 else:
                     self.emit(n)
-            self._close_lanes()
+            self.close_lanes()
         for depth in range(len(shape.loops), -1, -1):
             if depth < len(shape.loops) and not void:
                 self.close()
             done = {i: f for i, f in folds.items() if shape.depth[i] == depth}
             self._finish_lanes(lanes, nests, done)
+
+    def _keep(self, nests: tuple[Nest, ...], shape: Shape, strip: int) -> None:
+        """Computes once per strip what the loops would compute again for each of their points."""
+        self.kept = {}
+        found = self._fixed(nests, shape) if product(shape.loops) >= WORTH_KEEPING else []
+        if not found:
+            return
+        self.open_lanes(self.lanes_axis, shape.width, strip=True)
+        kept = {}
+        for x in found:
+            kept[x] = self.fresh("h")
+            self.arrays.append((kept[x], stored(x.dtype.compute), strip))
+            v = self.as_vector(self.value(x))
+            self.line(f"store({kept[x]} + (l - s), {v}, k);")
+        self.close_lanes()
+        self.kept = kept
+
+    def _fixed(self, nests: tuple[Nest, ...], shape: Shape) -> list[Scalar]:
+        """The largest operators that vary by lane, but not with the loops of the stage."""
+        loops = {a.sym for a in shape.loops}
+        fixed: dict[Scalar, bool] = {}
+        moving: dict[Scalar, bool] = {}
+        found: dict[Scalar, None] = {}
+        for n in nests:
+            for x in walk(n.body):
+                fixed[x] = self._fixed_here(x, loops, fixed)
+                moving[x] = varies(x, self.lanes_axis.sym, moving)
+                if not fixed[x]:
+                    found |= dict.fromkeys(c for c in children(x) if fixed[c])
+            if fixed[n.body]:
+                found[n.body] = None
+        return [x for x in found if isinstance(x, Op) and moving[x] and not self.unsafe(x)]
+
+    def _fixed_here(self, x: Scalar, loops: set[Sym], fixed: dict[Scalar, bool]) -> bool:
+        if isinstance(x, Load) and (x.buffer in self.unstable or x.buffer in self.bound):
+            return False
+        exprs = x.index if isinstance(x, Load) else (x.expr,) if isinstance(x, Index) else ()
+        if any(a in loops for e in exprs if not isinstance(e, Int) for a in atoms(e)):
+            return False
+        return all(fixed[c] for c in children(x))
+
+    def compute(self, x: Scalar, guard: Guard | None) -> Val:
+        name = self.kept.get(x)
+        if name is not None and self.lane is not None:
+            return self.name(f"load({name} + (l - s), k)", True, self.innermost)
+        return super().compute(x, guard)
 
     def _collector(self, n: Nest, strip: int) -> str:
         """The array that a reduction collects in: the local that it fills, when that fits."""
@@ -91,37 +154,36 @@ class StripPrinter(Printer):
             self.line(f"fill({f.name}, {f.start}, e - s);")
 
     def _collect_lanes(self, n: Nest, f: Fold) -> None:
-        v = self.as_vector(self._folded(n, f))
+        v = self.as_vector(self.folded(n, f))
         at = f"{f.name} + (l - s)"
         if f.positions:
             assert n.reduce is not None
             where = f"{f.name}p + (l - s)"
-            position = self.offset_text(_position(n.reduce.axes), None)
-            self.line(f"arg_lanes<{f.op}>({at}, {where}, {v}, i32({position}), k);")
+            here = self.offset_text(position(n.reduce.axes), None)
+            self.line(f"arg_lanes<{f.op}>({at}, {where}, {v}, i32({here}), k);")
             return
         total = self.name(f"{f.op}::of(load({at}, k), {v})", True, self.innermost)
         self.line(f"store({at}, {total.text}, k);")
         if f.scan:
-            self._store_as(n, total, f.dtype)
+            self.store_as(n, total, f.dtype)
 
     def _finish_lanes(self, lanes: Axis, nests: tuple[Nest, ...], folds: dict[int, Fold]) -> None:
         left = [i for i, f in folds.items() if not f.scan and self._elsewhere(nests[i], f)]
         if not left:
             return
         wide = any(8 in (folds[i].dtype.bytes, nests[i].out.dtype.bytes) for i in left)
-        self._open_lanes(lanes, 8 if wide else 4, strip=True)
+        self.open_lanes(lanes, 8 if wide else 4, strip=True)
         for i in left:
             f = folds[i]
             if f.positions:
                 v = self.name(f"vto<i64>(max(load({f.name}p + (l - s), k), splat(i32(0), k)))",
                               True, self.innermost)  # fmt: skip
-                self._store_as(nests[i], v, DType.I64)
+                self.store_as(nests[i], v, DType.I64)
             else:
                 v = self.name(f"load({f.name} + (l - s), k)", True, self.innermost)
-                self._store_as(nests[i], v, f.dtype)
-        self._close_lanes()
+                self.store_as(nests[i], v, f.dtype)
+        self.close_lanes()
 
     def _elsewhere(self, n: Nest, f: Fold) -> bool:
         p = self.places.get(n.out)
         return not (isinstance(p, Array) and p.name == f.name)
-

@@ -16,7 +16,7 @@ from torchweld.codegen.levels import Nesting, Val
 from torchweld.codegen.places import Memory, Place
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, Ind, Int, Sym, atoms
-from torchweld.ir.loop import Buffer, Const, Index, Load, Op, Scalar, const, walk
+from torchweld.ir.loop import Buffer, Const, Index, Load, Op, Scalar, children, const, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +78,31 @@ class Values(Nesting):
         key = (x, guard) if guard else x
         hit = self.recall(key)
         if hit is None:
-            hit = self.remember(key, self._compute(x, guard))
+            hit = self.remember(key, self.compute(x, guard))
         return hit
 
     def prepare(self, x: Scalar) -> None:
-        """Name everything safe under `x`, leaves first, so that `value` never recurses deeply."""
-        for s in walk(x):
-            if s is not x and not isinstance(s, Const | Index) and not self.unsafe(s):
+        """Name everything that `x` needs unguarded, leaves first: `value` never recurses deeply."""
+        seen: set[Scalar] = set()
+        stack: list[tuple[Scalar, bool]] = [(x, False)]
+        while stack:
+            s, ready = stack.pop()
+            if ready:
                 self.value(s)
+            elif s not in seen and not isinstance(s, Const | Index):
+                seen.add(s)
+                if s is not x:
+                    stack.append((s, True))
+                stack += [(c, False) for c in self._unguarded(s) if c not in seen]
 
-    def _compute(self, x: Scalar, guard: Guard | None) -> Val:
+    def _unguarded(self, s: Scalar) -> list[Scalar]:
+        """The children of `s` that are computed whatever a `where` decides."""
+        found = list(children(s))
+        if isinstance(s, Op) and s.name == "where":
+            found = [s.args[0], *(a for a in s.args[1:] if not self.unsafe(a))]
+        return found
+
+    def compute(self, x: Scalar, guard: Guard | None) -> Val:
         match x:
             case Load():
                 return self._load(x, guard)

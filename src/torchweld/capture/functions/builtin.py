@@ -12,16 +12,14 @@ import torch
 from torchweld.capture import polyfills
 from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
 from torchweld.capture.attrs_write import del_attr, set_attr
+from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.identity import same
 from torchweld.capture.instances import vars_of
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
 from torchweld.capture.ops import (
     BINARY,
-    COMPARE,
     UNARY,
     binary,
-    compare,
-    contains,
     length,
     payload,
     real_call,
@@ -42,6 +40,7 @@ from torchweld.capture.values.base import (
     InstanceValue,
     NotConstant,
     PartialValue,
+    Slot,
     SuperValue,
     TensorValue,
     TupleValue,
@@ -341,11 +340,12 @@ def super_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         if cell is None or cell.contents is None:
             raise raised(RuntimeError, "super(): no arguments")
         kind = cell.contents = cap.force(cell.contents)
-        name = f.code.params[0]
+        name = f.code.params[0] if f.code.params else ""
         held = f.cells.get(name)
-        first = f.locals.get(name) or (cap.force(held.contents) if held and held.contents else None)
-        assert first is not None
-        self_ = first
+        first: Slot | None = held.contents if held is not None else f.locals.get(name)
+        if first is None:
+            raise raised(RuntimeError, "super(): no arguments")
+        self_ = cap.force(first)
     if not (isinstance(kind, Const) and isinstance(kind.obj, type)):
         raise refuse("W107", "super() of a class that is not constant", cap.loc())
     cap.deliver(SuperValue(kind.obj, self_), cont)

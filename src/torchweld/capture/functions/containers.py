@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchweld.capture import polyfills
+from torchweld.capture.comparison import NeedsUserCode, contains, equal
 from torchweld.capture.items import (
     del_item,
     dict_set,
@@ -17,16 +18,7 @@ from torchweld.capture.items import (
     plain_iterator,
     set_item,
 )
-from torchweld.capture.ops import (
-    NeedsUserCode,
-    changed,
-    contains,
-    equal,
-    filed_key,
-    length,
-    payload,
-    user_method,
-)
+from torchweld.capture.ops import changed, filed_key, length, payload, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import METHODS, klass, method

@@ -30,6 +30,8 @@ KINDS: tuple[type[BaseException], ...] = tuple({
 def _exception(cap: Capture, x: Value) -> InstanceValue:
     if not isinstance(x, InstanceValue):
         raise refuse("W107", f"an exception method of {x.cls().__name__}", cap.loc())
+    if x.real is not None:
+        raise refuse("W107", f"a {x.klass.__name__} from outside", cap.loc())
     return x
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchweld.capture.comparison import keys_of
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.items import key_error
-from torchweld.capture.ops import changed, filed_key, keys_of, payload
+from torchweld.capture.ops import changed, filed_key, payload
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import klass, method

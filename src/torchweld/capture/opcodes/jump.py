@@ -6,7 +6,7 @@ from torchweld.capture.identity import guard_changed
 from torchweld.capture.items import has_open_block
 from torchweld.capture.ops import truth
 from torchweld.capture.session import Capture
-from torchweld.capture.state import VFrame, refuse
+from torchweld.capture.state import VFrame, raised, refuse
 from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import Const, GeneratorValue, Value
 from torchweld.frame.instr import Instr
@@ -52,13 +52,40 @@ def pop_jump_if_not_none(cap: Capture, f: VFrame, i: Instr) -> None:
         _go(f, i)
 
 
-def _leave(cap: Capture) -> None:
-    """The captured frame is done: what Python would do now, and what must be guarded at the end."""
+def _leave(cap: Capture, value: Value) -> None:
+    """The captured frame is done: what Python would do now, and what must be guarded at the end.
+
+    A generator that is suspended inside of a block dies with the frame: GeneratorExit is raised
+    where it waits, and what its handlers do is captured like everything else.
+    """
     for made in cap.kept:
         if isinstance(made, GeneratorValue) and has_open_block(made):
-            raise refuse("W109", f"the generator {made.frame.code.qualname} is left in a try or "
-                                 "with block", cap.loc())  # fmt: skip
+            _close(cap, made, value)
     guard_changed(cap)
+    cap.result = value
+
+
+def _close(cap: Capture, gen: GeneratorValue, value: Value) -> None:
+    """Raise GeneratorExit in a suspended generator; `_leave` goes on when it is gone."""
+    frame = gen.frame
+
+    def gone(_: Value) -> bool:
+        _leave(cap, value)
+        return True
+
+    def failed(exc: Value) -> bool:
+        if not issubclass(exc.cls(), GeneratorExit | StopIteration):
+            raise refuse("W109", f"{frame.code.qualname} fails while it is closed", cap.loc())
+        return gone(exc)
+
+    def yielded(_: Value) -> None:
+        raise refuse("W109", f"{frame.code.qualname} yields while it is closed", cap.loc())
+
+    gen.finished = True
+    frame.on_return = lambda result: (gone(result), None)[1]
+    frame.on_raise, frame.on_yield = failed, yielded
+    cap.frames.append(frame)
+    raise raised(GeneratorExit)
 
 
 @opcode("RETURN_VALUE")
@@ -66,7 +93,6 @@ def return_value(cap: Capture, f: VFrame, i: Instr) -> None:
     value = f.stack.pop()
     cap.frames.pop()
     if not cap.frames and f.on_return is None:
-        _leave(cap)
-        cap.result = value
+        _leave(cap, value)
     else:
         cap.deliver(value, f.on_return)

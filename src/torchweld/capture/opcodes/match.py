@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from torchweld.capture.attrs import MISSING, mro_lookup, watch_class
+from torchweld.capture.comparison import contains
 from torchweld.capture.functions.builtin import get_attr_or, is_instance, len_
 from torchweld.capture.items import get_item
-from torchweld.capture.ops import contains, payload
+from torchweld.capture.ops import payload
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame, raised, refuse
 from torchweld.capture.tables import opcode

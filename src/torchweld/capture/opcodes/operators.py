@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from torchweld.capture.comparison import compare, contains
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, set_item
-from torchweld.capture.ops import binary, compare, contains, unary
+from torchweld.capture.ops import binary, unary
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame
 from torchweld.capture.tables import opcode

@@ -231,6 +231,13 @@ class InstanceValue(Mutable):
         return f"Instance({self.klass.__name__})"
 
 
+class UserException(InstanceValue):
+    """An exception whose class writes its own __init__: its arguments alone do not make it again,
+    so it cannot leave the frame."""
+
+    __slots__ = ()
+
+
 class CellValue(Mutable):
     """A closure cell; `contents` is None while empty."""
 
