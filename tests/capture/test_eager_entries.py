@@ -239,6 +239,29 @@ def test_methods_that_call_super():
     assert len(backend.graphs) == 1
 
 
+def test_counter_in_a_frame_that_breaks():
+    class Counting(Broken):
+        def __init__(self):
+            super().__init__()
+            self.steps = 0
+
+        def forward(self, x):
+            self.steps += 1
+            return super().forward(x)
+
+    torchweld.reset()
+    backend, net = Graphs(), Counting()
+    compiled = torchweld.compile(net, backend=backend)
+    with torch.no_grad():
+        for _ in range(8):
+            compiled(torch.ones(2, 4))
+        before = captures()
+        compiled(torch.ones(2, 4))
+    assert net.steps == 9
+    assert len(backend.graphs) == 2
+    assert captures() == before
+
+
 def test_closures_over_different_cells():
     def make(k):
         def add(x):

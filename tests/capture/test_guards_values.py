@@ -94,18 +94,6 @@ def test_container_argument(name):
     calls(fn, (X, a), (X, b), (X, a), (X, b), made=made)
 
 
-def test_order_of_an_ordered_dict():
-    from collections import OrderedDict
-
-    def f(x, d):
-        for v in d.values():
-            x = x * 2 + v
-        return x
-
-    d = OrderedDict(a=1, b=2)
-    changed(lambda x: f(x, d), lambda: d.move_to_end("a"), 2, X)
-
-
 class Color(enum.Enum):
     RED = 1
     BLUE = 2

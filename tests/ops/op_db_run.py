@@ -21,6 +21,7 @@ from op_db import DTYPES, Outcome, check, entries
 from torchweld.workbench.machine import describe
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
+CRASHED = ["crashed: the process died"]
 Key = tuple[str, str]
 
 
@@ -46,7 +47,7 @@ def work(given: argparse.Namespace, shard: int) -> None:
             name = key(op, dtype)
             if name in done:
                 continue
-            started = Outcome(*name, wrong=["crashed: the process died"])
+            started = Outcome(*name, wrong=CRASHED)
             log.write(json.dumps(asdict(started)) + "\n")
             log.flush()
             log.write(json.dumps(asdict(_outcome(op, dtype, given.limit))) + "\n")
@@ -68,7 +69,12 @@ def spawn(given: argparse.Namespace, shard: int) -> subprocess.Popen[bytes]:
 
 
 def run(given: argparse.Namespace) -> None:
-    """All shards at once; a crashed one is started again and skips what it died on."""
+    """All shards at once; a crashed one is started again and skips what it died on.
+
+    What an earlier run died on, or was stopped at, is tried again.
+    """
+    kept = [row for row in read(given.log).values() if row["wrong"] != CRASHED]
+    given.log.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
     running = {shard: spawn(given, shard) for shard in range(given.shards)}
     while running:
         for shard, process in list(running.items()):

@@ -51,7 +51,11 @@ class CheckedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
             if not -rank <= dim < rank:
                 raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, "
                                  f"{rank - 1}], but got {dim})")  # fmt: skip
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return self.dispatch(func, types, args, kwargs or {})
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch puts a slow wrapper around the method above
 
 
 _ATEN = torch.ops.aten

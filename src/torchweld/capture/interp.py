@@ -69,8 +69,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     if code.is_generator:
         raise refuse("W109", f"{code.qualname} is a generator or coroutine")
     if any(getter() != absent for getter, absent in _TRANSFORMS.items()):
-        raise refuse("W115", "a torch function or dispatch mode, a functorch transform, forward-mode "
-                             "AD or a trace is active")  # fmt: skip
+        why = "a torch function or dispatch mode, a functorch transform, forward-mode AD or a trace"
+        raise refuse("W115", f"{why} is active")
     locals_: list[Source] = [Local.make(i, name) for i, name in enumerate(code.params)]
     _push_root(cap, fn, code, args)
     quiet = _FAKE_LOG.disabled

@@ -91,14 +91,17 @@ class ManyLayers(torch.nn.Module):
 
 
 class First(torch.nn.Module):
-    """A model that gives its first output alone, so that every compiler can return it."""
+    """A model with positional tensors in and one tensor out: what every compiler can take."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, names: tuple[str, ...], fixed: dict[str, Any]) -> None:
         super().__init__()
         self.model = model
+        self.names = names
+        self.fixed = fixed
 
-    def forward(self, **kwargs: Any) -> torch.Tensor:
-        return self.model(**kwargs)[0]  # type: ignore[no-any-return]
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        named = dict(zip(self.names, inputs, strict=True))
+        return self.model(**named, **self.fixed)[0]  # type: ignore[no-any-return]
 
 
 def _rand(*shape: int) -> torch.Tensor:
@@ -113,7 +116,9 @@ def _model(name: str) -> Work:
     """A zoo model in its published size; transformers is imported only when one is asked for."""
     zoo = importlib.import_module("torchweld.workbench.models").ZOO
     work = zoo[name]("full")
-    return Work(First(work.fn).eval(), (), work.kwargs)
+    inputs = {k: v for k, v in work.kwargs.items() if isinstance(v, torch.Tensor)}
+    fixed = {k: v for k, v in work.kwargs.items() if k not in inputs}
+    return Work(First(work.fn, tuple(inputs), fixed).eval(), tuple(inputs.values()))
 
 
 ROWS, COLUMNS = 4096, 1024

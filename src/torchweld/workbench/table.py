@@ -21,7 +21,7 @@ def cells(name: str, result: Row) -> list[str]:
     speedup = 1.0 if name == "eager" else result.get("speedup")
     return [
         _number(result.get("us"), ",.1f" if (result.get("us") or 0) < 100 else ",.0f"),
-        _number(result.get("spread"), ".0f", 100.0) + "%",
+        _number(result.get("spread"), ".0%"),
         "-" if speedup is None else f"{speedup:.2f}x",
         _number(result.get("gb_per_s"), ".1f"),
         _number(result.get("kernels"), ".0f"),
@@ -53,12 +53,15 @@ def show(content: Row) -> None:
     for row in content["rows"]:
         title = row["title"]
         for name, result in row["results"].items():
-            error = result.get("error")
-            shown = [f"[red]{error}[/red]"] if error and "us" not in result else []
-            table.add_row(title, name, *(shown or cells(name, result)))
+            table.add_row(title, name, *cells(name, result))
             title = ""
         table.add_section()
     _console.print(table)
+    for row in content["rows"]:
+        for name, result in row["results"].items():
+            if "error" in result:
+                _console.print(f"{row['title']}: {name} failed: {result['error']}",
+                               highlight=False, markup=False)  # fmt: skip
     for group, means in content["geomeans"].items():
         _console.print(
             f"geomean {group}: {_number(means['against_eager'], '.2f')}x eager, "

@@ -43,10 +43,8 @@ def _torch_compile(work: Work) -> Callable[..., Any]:
 
 
 def _torch_trace(work: Work) -> Callable[..., Any]:
-    given: dict[str, Any] = {"example_kwarg_inputs": work.kwargs} if work.kwargs else {}
-    inputs = None if work.kwargs else work.args
     return torch.jit.trace(  # type: ignore[no-any-return,no-untyped-call]
-        work.fn, inputs, check_trace=False, strict=False, **given
+        work.fn, work.args, check_trace=False, strict=False
     )
 
 
