@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import math
 import types
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -331,3 +332,13 @@ def test_partial_with_other_arguments():
         return x * k
 
     calls(lambda x, p: p(x), (X, partial(scaled, k=1)), (X, partial(scaled, k=2.0)), made=2)
+
+
+def test_order_of_an_ordered_dict_that_was_rearranged():
+    def f(x, d):
+        for v in d.values():
+            x = x * 2 + v
+        return x
+
+    d = OrderedDict(a=1, b=2)
+    changed(lambda x: f(x, d), lambda: d.move_to_end("a"), 2, X)

@@ -28,6 +28,7 @@ from torchweld.capture.values.base import (
     Value,
 )
 from torchweld.capture.wrap import IMMUTABLE, cell_of, read_key
+from torchweld.frame.program import Dispatcher
 from torchweld.ir.source import Attr, ClosureCell, InstanceDict, Item, Source
 
 _UNWATCHED = ("torch", "builtins", "math", "operator", "collections", "functools", "typing", "enum",
@@ -368,6 +369,8 @@ def is_data_descriptor(raw: object) -> bool:
 def bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: Cont | None,
               on_raise: Any = None) -> None:  # fmt: skip
     """Apply a class attribute's descriptor protocol to an instance."""
+    if isinstance(raw, Dispatcher):
+        raw = raw.fn
     if isinstance(raw, types.FunctionType):
         cap.deliver(BoundValue(Const(raw), obj), cont)
     elif isinstance(raw, staticmethod):

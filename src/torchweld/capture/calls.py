@@ -40,6 +40,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code
+from torchweld.frame.program import Dispatcher
 from torchweld.ir.source import Attr, InstanceDict, Item, Source
 
 # wrappers that only watch for endless recursion
@@ -74,6 +75,9 @@ def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Val
 def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Value],
                 cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
     real = fn.obj
+    if isinstance(real, Dispatcher):
+        fn = Const(real.fn)  # compiled already: captured as part of this frame
+        real = fn.obj
     handler = _handler_of(real)
     if handler is not None:
         guarded(cap, on_raise, lambda: _handle(cap, real, handler, args, kwargs, cont))

@@ -36,6 +36,7 @@ from torchweld.capture.values.base import (
     Value,
     ViewValue,
 )
+from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.region import Finish
 from torchweld.ir.source import InstanceDict, Item, Source
 
@@ -336,7 +337,7 @@ def _write_dict(r: Residual, x: DictValue) -> None:
         collections.OrderedDict if issubclass(x.kind, collections.OrderedDict) else dict
     )
     put, drop = r.bind_const(base.__setitem__), r.bind_const(base.__delitem__)
-    old = {_filed(k): k for k in dict.keys(x.real)}
+    old = {_filed(k): k for k in keys_in_order(x.real)}
     gone = [k for k in old if k not in x.items and (x.complete or k in x.absent)]
     if x.complete and [k for k in old if k in x.items] + [k for k in x.items if k not in old] != \
             list(x.items):  # fmt: skip

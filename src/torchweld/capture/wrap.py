@@ -9,7 +9,7 @@ import functools
 import operator
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -317,13 +317,18 @@ def _range(cap: Capture, obj: range, source: Source) -> Value:
     return _equal(cap, obj, source)
 
 
+def keys_in_order(real: dict[object, object]) -> Iterable[object]:
+    """The keys as the dict's own class orders them: an OrderedDict keeps an order of its own."""
+    base = collections.OrderedDict if isinstance(real, collections.OrderedDict) else dict
+    return base.keys(real)
+
+
 def complete(cap: Capture, d: DictValue) -> None:
     """Read every key of a dict from outside, in order, and guard that these are all."""
     if d.complete or d.real is None:
         return
     assert isinstance(d.real, dict)
-    ordered = isinstance(d.real, collections.OrderedDict)
-    keys = tuple(collections.OrderedDict.keys(d.real) if ordered else dict.keys(d.real))  # type: ignore[arg-type]
+    keys = tuple(keys_in_order(d.real))
     assert d.source is not None
     cap.guard("keys", d.source, keys)
     read, names = d.items, d.keys

@@ -44,12 +44,41 @@ def silu(x: Val) -> Val:
     return x / (exp(-x) + 1)
 
 
-@pointwise("aten.gelu.default")
-def gelu(x: Val, approximate: str = "none") -> Val:
+@lowering("aten.gelu.default")
+def gelu(b: Builder, x: Tensor, approximate: str = "none") -> Tensor:
+    """x times the normal distribution function, or its approximation by tanh.
+
+    In f32 and bf16 eager uses oneDNN for more than one adjacent elements, which answers NaN for
+    infinity and overflows above half of the largest number (torch 2.13): so does this.
+    """
+    read = read_as(x, b.spec.dtype)
     if approximate == "tanh":
-        inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-        return x * 0.5 * (tanh(inner) + 1)
+        return b.emit(lambda idx: _gelu_by_tanh(read(idx)))
+    if not _by_onednn(x):
+        return b.emit(lambda idx: _gelu(read(idx)))
+
+    def body(idx: Idx) -> Val:
+        v = read(idx)
+        return v * (erf(v * math.sqrt(0.5)) + 1) * 0.5 - (v - v)
+
+    return b.emit(body)
+
+
+def _gelu(x: Val) -> Val:
     return x * 0.5 * (erf(x * math.sqrt(0.5)) + 1)
+
+
+def _gelu_by_tanh(x: Val) -> Val:
+    inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
+    return x * 0.5 * (tanh(inner) + 1)
+
+
+def _by_onednn(x: Tensor) -> bool:
+    """Whether eager leaves an elementwise function of `x` to oneDNN."""
+    if x.dtype not in (DType.F32, DType.BF16) or numel(x.shape) < 2:
+        return False
+    view = strided(x, row_major(x.shape))
+    return view is not None and same_layout(view, row_major(x.shape)) and uses_onednn(x.dtype)
 
 
 @pointwise("aten.mish.default")

@@ -147,8 +147,7 @@ def batch_norm_own(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | 
                    training: bool, momentum: float, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Batch norm by the batch's own statistics; their mean and 1 / std."""
     center, scale, _ = _batch_statistics(b, x, eps)
-    out = _batch_normal(b, x, weight, bias, center, scale)
-    return out, _result(b, center, 1), _result(b, scale, 2)
+    return _batch_normal(b, x, weight, bias, center, scale), center, scale
 
 
 @reduction("aten._native_batch_norm_legit_functional.default")
@@ -184,26 +183,33 @@ def _training(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
     freedom = _channels(x).count - 1
 
     def new_mean(idx: Idx) -> Val:
-        m = center.load(idx)
+        m = center.load(idx).to(squares.dtype)
         return old[0].load(idx).to(m.dtype) * (1 - momentum) + m * momentum
 
     def new_var(idx: Idx) -> Val:
         v = squares.load(idx) / freedom
         return old[1].load(idx).to(v.dtype) * (1 - momentum) + v * momentum
 
-    return (out, _result(b, center, 1), _result(b, scale, 2),
+    return (out, center, scale,
             b.emit(new_mean, b.specs[k], "running_mean"),
             b.emit(new_var, b.specs[k + 1], "running_var"))  # fmt: skip
 
 
 def _batch_statistics(b: Builder, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, 1 / std and sum of squared distances of each channel, all of shape [C]."""
+    """The node's results 1 and 2: mean and 1 / std of each channel; and the sum of squared
+    distances, all of shape [C].
+
+    Eager keeps all three in the dtype of the results, which rounds them if that is narrow: a sum
+    of squares, its root and the normalised values follow (measured for bf16, torch 2.13).
+    """
     o = _channels(x)
-    center, squares = moments(b, read_as(x, x.dtype), o)
+    center, exact = moments(b, read_as(x, x.dtype), o)
+    kept = b.specs[1].dtype
+    squares = b.temp(lambda idx: exact.load(idx).to(kept).to(exact.dtype), exact, exact.dtype,
+                     "kept") if kept is not exact.dtype else exact  # fmt: skip
     scale = b.temp(lambda idx: rsqrt(squares.load(idx) / o.count + eps), squares, squares.dtype,
                    "rstd")  # fmt: skip
-    channels = (x.shape[1],)
-    return tuple(reshaped(t, channels) for t in (center, scale, squares))  # type: ignore[return-value]
+    return (_result(b, center, 1), _result(b, scale, 2), reshaped(squares, (x.shape[1],)))
 
 
 def _batch_normal(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
@@ -212,6 +218,8 @@ def _batch_normal(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | N
 
     def body(idx: Idx) -> Val:
         c = idx[1:2]
-        return _affine((read(idx) - center.load(c)) * scale.load(c), c, weight, bias)
+        v = read(idx)
+        v = (v - center.load(c).to(v.dtype)) * scale.load(c).to(v.dtype)
+        return _affine(v, c, weight, bias)
 
     return b.emit(body)

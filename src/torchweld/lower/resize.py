@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, as_expr
 from torchweld.lower.builder import Builder
 from torchweld.lower.registry import lowering
-from torchweld.lower.tensor import Idx, Tensor
+from torchweld.lower.tensor import Idx, Tensor, row_major, same_layout, strided
 from torchweld.lower.value import Val, bounded, floor, maximum, minimum, position
 from torchweld.lower.value import where as where_
 
@@ -80,19 +81,36 @@ for _n in (1, 2, 3):
     _register_nearest(_n)
 
 
-def _linear_weight(i: Expr, size: int, out: int, align_corners: bool,
-                   scale: float | None) -> tuple[Expr, Expr, Val]:  # fmt: skip
-    """The two source positions around output position `i`, and the weight of the second."""
+Neighbours: TypeAlias = tuple[tuple[Expr, Val], tuple[Expr, Val]]
+
+
+def _neighbours(i: Expr, size: int, out: int, align_corners: bool, scale: float | None,
+                weights: DType) -> Neighbours:  # fmt: skip
+    """The two source positions around output position `i` and their weights, kept in `weights`."""
     x = position(i).to(DType.F32)
     if align_corners:
         at = x * (_single((size - 1) / (out - 1)) if out > 1 else 0.0)
     else:
         at = maximum((x + 0.5) * _ratio(size, out, scale) - 0.5, 0)
     low = minimum(floor(at).to(DType.I64), size - 1)
-    weight = minimum(maximum(at - low.to(DType.F32), 0), 1)
+    second = minimum(maximum(at - low.to(DType.F32), 0), 1).to(weights).to(DType.F32)
+    first = (1 - second).to(weights).to(DType.F32)
     high = where_(low < size - 1, low + 1, low)
     n = as_expr(size)
-    return bounded(maximum(low, 0), n), bounded(maximum(high, 0), n), weight
+    return (bounded(maximum(low, 0), n), first), (bounded(maximum(high, 0), n), second)
+
+
+def _rounds_weights(x: Tensor, n: int) -> bool:
+    """Whether eager keeps the weights in the dtype of `x`; its bilinear kernels, and the one for
+    more than 3 channels that lie next to each other, keep them in f32 (measured, torch 2.13)."""
+    if n == 2 or x.dtype is DType.F32:
+        return False
+    channels = x.shape[1]
+    if n == 1 or channels.value <= 3:
+        return True
+    order = (0, *range(2, n + 2), 1)
+    seen = strided(x.view(tuple(x.shape[d] for d in order), lambda i: (i[0], i[-1], *i[1:-1])), ())
+    return seen is None or not same_layout(seen, row_major(seen.shape))
 
 
 def _linear(b: Builder, x: Tensor, align_corners: bool,
@@ -103,16 +121,17 @@ def _linear(b: Builder, x: Tensor, align_corners: bool,
     n = len(scales)
     sizes = [e.value for e in x.shape[-n:]]
     outs = [e.value for e in b.spec.shape[-n:]]
+    weights = x.dtype if _rounds_weights(x, n) else DType.F32
 
     def body(idx: Idx) -> Val:
-        near = [_linear_weight(i, size, out, align_corners, scale)
+        near = [_neighbours(i, size, out, align_corners, scale, weights)
                 for i, size, out, scale in zip(idx[-n:], sizes, outs, scales, strict=True)]
 
         def mix(at: Idx, d: int) -> Val:
             if d == n:
                 return x.load(at).to(DType.F32)
-            low, high, weight = near[d]
-            return mix((*at, low), d + 1) * (1 - weight) + mix((*at, high), d + 1) * weight
+            (low, first), (high, second) = near[d]
+            return mix((*at, low), d + 1) * first + mix((*at, high), d + 1) * second
 
         return mix(idx[:-n], 0)
 
