@@ -14,6 +14,7 @@ import torch
 
 from torchweld.base.config import current
 from torchweld.capture.interp import capture
+from torchweld.capture.session import Capture
 from torchweld.codegen.run import generate
 from torchweld.frame.decode import decode
 from torchweld.frame.disasm import text as code_text
@@ -39,7 +40,7 @@ def sections() -> dict[str, str]:
     """Each stage's text for the example."""
     prepare()
     with torch.no_grad():
-        region = capture(block, (torch.zeros(64, 128), []))
+        region = capture(Capture(), block, (torch.zeros(64, 128), []))
         pair = normalize(region.graph, current())
     loop = lower(pair)
     plan = fuse(loop, current())

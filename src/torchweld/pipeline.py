@@ -263,8 +263,10 @@ _ready = False
 
 
 def prepare() -> None:
-    """Teach the guard program where a tensor's metadata is; once per process."""
+    """Be the one that the frame hook asks, and teach the guard program where a tensor's metadata
+    is; the latter once per process."""
     global _ready
+    hook.install(on_frame, on_frame)
     if _ready:
         return
     _ready = True
@@ -273,7 +275,6 @@ def prepare() -> None:
                torch.empty(4, 6, dtype=torch.bfloat16)[::2, 1:],
                torch.nn.Parameter(torch.empty(3))]  # fmt: skip
     torch_init(torch._C.TensorBase, str(library) if library.exists() else None, samples)
-    hook.install(on_frame, on_frame)
 
 
 def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) -> Entry | None:

@@ -88,6 +88,7 @@ class Run:
     def _memory(self, size: int) -> int:
         block = ctypes.create_string_buffer(b"\xa5" * (size + 192), size + 192)
         at = -(-ctypes.addressof(block) // 64) * 64 + 64
+        ctypes.memset(at, 0xFF, size)  # what nobody wrote is NaN, -1, no bool
         self.keep.append((block, at - ctypes.addressof(block), size))
         return at
 

@@ -179,6 +179,29 @@ def test_none_skips_for_ever():
     assert seen.count(inner.__code__) == 1 and hook.state(inner.__code__) == "skip"
 
 
+def test_detach_all_forgets_what_a_callback_skipped_but_not_set_skip():
+    def asked_for(x):
+        return x
+
+    def hidden(x):
+        return x
+
+    seen = []
+    hook.install(lambda view: seen.append(view.code.co_name))
+    hook.set_skip(hidden.__code__)
+
+    def run():
+        asked_for(1)
+        hidden(1)
+
+    hook.run_hooked(run)
+    hook.run_hooked(run)
+    assert seen == ["asked_for"]
+    hook.detach_all()
+    hook.run_hooked(run)
+    assert seen == ["asked_for", "asked_for"]
+
+
 def test_no_entries_asks_again():
     def inner():
         return 1

@@ -119,6 +119,20 @@ def test_views_and_detached_inputs_are_aliases():
     assert compare(fn, X).aliases == (0, 0, None, 0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("fn", [
+    lambda x: torch.unsafe_split(x, 2), lambda x: x.unsafe_chunk(2, dim=1),
+    lambda x: torch.unsafe_split_with_sizes(x, split_sizes=[1, 3]),
+])  # fmt: skip
+def test_unsafe_splits_share_memory_as_in_eager(fn):
+    pair = compare(fn, X)
+    assert set(pair.aliases) == {0}
+
+
+def test_write_to_a_part_of_an_unsafe_split_reaches_the_input():
+    pair = compare(lambda x: x.unsafe_split(2)[1].add_(1), X)
+    assert pair.mutated == (0,)
+
+
 def test_outputs_that_are_views_of_each_other_share_memory():
     def fn(x):
         y = x * 2

@@ -56,9 +56,18 @@ def test_instance_norm_updates_its_statistics():
     assert pair.mutated == (1, 2)
 
 
-def test_native_batch_norm_whose_update_would_be_lost_is_refused():
+def test_native_batch_norm_updates_its_statistics():
+    pair = compare(
+        lambda x, m, v: torch.native_batch_norm(x, None, None, m, v, True, 0.1, 1e-5), IMAGE,
+        *stats()[:2],
+    )  # fmt: skip
+    assert pair.mutated == (1, 2)
+
+
+def test_native_batch_norm_operator_whose_update_would_be_lost_is_refused():
     def fn(x, mean, var):
-        return torch.native_batch_norm(x, None, None, mean, var, True, 0.1, 1e-5)[0]
+        op = torch.ops.aten.native_batch_norm.default
+        return op(x, None, None, mean, var, True, 0.1, 1e-5)[0]
 
     with pytest.raises(Unsupported, match="in place"):
         normalize(capture(fn, IMAGE, *stats()[:2]), Config())

@@ -35,6 +35,14 @@ def test_weight_that_is_stored_transposed_is_not_copied(linear: str) -> None:
 
 
 @needs_onednn
+@pytest.mark.parametrize("row", [torch.randn(1, 1024), torch.randn(1024, 3)[:, :1].t()])
+def test_one_row_by_a_large_weight(linear: str, row: torch.Tensor) -> None:
+    """Adjacent elements are what the library needs; a row with steps stays with BLAS."""
+    g = check(F.linear, row, torch.randn(4096, 1024), tol=TOLERANCE)
+    assert externs(g) == [linear if row.stride(1) == 1 else "aten.mm.default"]
+
+
+@needs_onednn
 def test_batched_input_without_bias(linear: str) -> None:
     x, w, _ = operands()
     g = check(lambda x, w: x.view(4, 16, 256) @ w.t(), x, w, tol=TOLERANCE)

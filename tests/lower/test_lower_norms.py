@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
-from lower_harness import check, externs, nests
+import vector_eval
+from lower_harness import check, externs, lowered, nests
+
+from torchweld.base.errors import LoweringError
 
 aten = torch.ops.aten
 
@@ -37,6 +41,33 @@ def test_training_batch_norm_returns_new_running_statistics() -> None:
     g = check(lambda x, m, v, w: aten._native_batch_norm_legit_functional(
         x, w, None, m, v, True, 0.1, 1e-5), x, c, c + 1, c - 1)  # fmt: skip
     assert not externs(g)
+
+
+@pytest.mark.parametrize("layout", ["rows", "channels_last", "strided"])
+@pytest.mark.parametrize("weights", [torch.bfloat16, torch.float32])
+def test_training_batch_norm_rounds_where_eager_does(layout: str, weights: torch.dtype) -> None:
+    """Equal but for an element at the edge of rounding, which the order of a sum can push over."""
+    g = torch.Generator().manual_seed(0)
+    x = (torch.randn(4, 6, 7, 9, generator=g) * 5).bfloat16()
+    if layout == "channels_last":
+        x = x.to(memory_format=torch.channels_last)
+    if layout == "strided":
+        x = x.transpose(0, 2).contiguous().transpose(0, 2)
+    given = [(torch.randn(6, generator=g) * 5).to(weights) for _ in range(4)]
+    given[3] = given[3].abs()
+    want = aten._native_batch_norm_legit_functional(x, *given, True, 0.3, 0.1)[0]
+    graph = lowered(lambda x, *p: aten._native_batch_norm_legit_functional(
+        x, *p, True, 0.3, 0.1)[0], x, *given)  # fmt: skip
+    assert not externs(graph)
+    (got,) = vector_eval.run(graph, [x, *given])
+    assert int((got != want).sum()) <= 2
+
+
+def test_batch_norm_statistics_of_a_dtype_that_torch_predicts_wrongly_are_refused() -> None:
+    x = torch.randn(4, 3, 5).bfloat16()
+    with pytest.raises(LoweringError, match="not as predicted"):
+        lowered(lambda x, w: aten._native_batch_norm_legit.no_stats(
+            x, w, None, True, 0.1, 1e-5), x, torch.randn(3))  # fmt: skip
 
 
 def test_inference_batch_norm_takes_the_root_once_per_channel() -> None:

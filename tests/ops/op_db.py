@@ -19,7 +19,7 @@ from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo
 import torchweld
 from torchweld.base.errors import Refusal
 from torchweld.pipeline import STATISTICS
-from torchweld.workbench.compare import Difference, differences, tensors
+from torchweld.workbench.compare import TOLERANCE, Difference, differences, tensors
 
 # The database calls some operators through a function that saves and restores the generator in ways
 # no program would; here both sides are seeded by `attempt`.
@@ -30,6 +30,11 @@ SEED = 3
 # operators whose values are whatever was in memory: dtype, shape and strides are compared
 UNINITIALIZED = frozenset(("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
                            "new_empty_strided"))  # fmt: skip
+# operators that answer with uninitialized memory where an argument is NaN (torch 2.13: two calls
+# with the same arguments give different numbers), so that there is nothing to compare
+UNDEFINED_FOR_NAN = frozenset(
+    f"special.{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "uw"
+)
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,8 @@ def samples_of(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Sample]:
         s = own[0]
         for shape in ((), (0,), (2, 0, 3), (1, 7, 1)):
             yield Sample(_reshaped((s.input, *s.args), shape), s.kwargs)
-    if isinstance(op, (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo)):
+    special = isinstance(op, (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo))
+    if special and op.name not in UNDEFINED_FOR_NAN:
         for s in own[:4]:
             yield Sample(tuple(map(_special, (s.input, *s.args))), s.kwargs)
 
@@ -174,6 +180,9 @@ def attempt(op: Any, samples: list[Sample], name: str) -> tuple[list[list[Differ
         text = f"{type(error).__name__}: {error}".split("\n")[0]
         return [[Difference("raised", "", text)] for _ in samples], "raised"
     found = [_compare(g, w, name) for g, w in zip(got, want, strict=True)]
+    for i, sample in enumerate(samples):
+        if found[i] and _nearer(op, sample, got[i], want[i]):
+            found[i] = []
     if not any(found) and differences(mine, theirs):
         found = [[Difference("values", "inputs", "changed otherwise than in eager")]] * len(found)
     reasons = _reasons()
@@ -185,6 +194,51 @@ def _compare(got: Any, want: Any, name: str) -> list[Difference]:
     if name in UNINITIALIZED:
         found = [d for d in found if d.kind not in ("values", "nan")]
     return found
+
+
+def _nearer(op: Any, sample: Sample, got: Any, want: Any) -> bool:
+    """Whether all that differs between bf16 results is at least as near to f64's as eager's is.
+
+    Eager's bf16 is not one function: the same elements give other results in a vector than in its
+    remainder, and in another layout. Thus fmod of 3 by 1e-38 is NaN in a vector, since the
+    quotient overflows, and right beside it. Such an element has no result that could be met.
+    """
+    if any(d.kind not in ("values", "nan") for d in differences(got, want, strides=True)):
+        return False
+    try:
+        torch.manual_seed(SEED)
+        exact = op(*_in_f64(sample.args), **_in_f64(sample.kwargs))
+    except Exception:
+        return False
+    parts = [tensors(x) for x in (got, want, exact)]
+    if len({len(p) for p in parts}) != 1:
+        return False
+    return all(map(_as_near, *parts))
+
+
+def _in_f64(value: Any) -> Any:
+    """The arguments, copied, with f64 in the place of bf16."""
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.dtype == torch.bfloat16 else clone(value)
+    if type(value) in (tuple, list):
+        return type(value)(map(_in_f64, value))
+    if type(value) is dict:
+        return {k: _in_f64(v) for k, v in value.items()}
+    return torch.float64 if value is torch.bfloat16 else value
+
+
+def _as_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> bool:
+    if not differences(got, want):
+        return True
+    if got.dtype != torch.bfloat16 or exact.dtype != torch.float64 or got.shape != exact.shape:
+        return False
+    rtol, atol = TOLERANCE[torch.bfloat16]
+    a, b = got.double(), want.double()
+    off = ~torch.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+    a, b, exact = a[off], b[off], exact[off]
+    near = (a - exact).abs() <= (b - exact).abs()
+    right = torch.isclose(a, exact, rtol=rtol, atol=atol, equal_nan=True)
+    return bool((near | (right & b.isnan())).all())
 
 
 def _short(why: Refusal) -> str:

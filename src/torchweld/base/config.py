@@ -63,7 +63,7 @@ class Config:
         metadata={
             "env": "TORCHWELD_VERIFY",
             "values": "0, 1",
-            "effect": "verify the IR after each pass",
+            "effect": "verify the IR after each pass, and fill memory that nobody wrote",
         },
     )
     explain: bool = field(

@@ -17,7 +17,7 @@ AttrHandler = Callable[[Capture, Any, str, Cont | None], None]
 CallHandler = Callable[[Capture, list[Value], dict[str, Value], Cont | None], None]
 
 OPCODES: Registry[str, OpcodeHandler] = Registry("opcode handlers")
-GETATTR: Registry[type[Value], AttrHandler] = Registry("attribute handlers by family")
+GETATTR: Registry[type, AttrHandler] = Registry("attribute handlers by family")
 # handlers of methods of built-in types; the first positional argument is the receiver
 METHODS: Registry[tuple[type, str], CallHandler] = Registry("methods of built-in types")
 # handlers of functions, by the function object

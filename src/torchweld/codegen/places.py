@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchweld.base.errors import InternalError
@@ -84,21 +85,22 @@ def _linear_in(e: Expr, lane: Sym) -> bool:
     return not any(m != (lane,) and any(depends(f, lane) for f in m) for m in terms)
 
 
-def array_for(name: str, b: Buffer, index: tuple[Expr, ...], grid: frozenset[Sym],
+def array_for(name: str, b: Buffer, indices: Sequence[tuple[Expr, ...]], grid: frozenset[Sym],
               lane: Sym | None, base: Sym | None, strip: int) -> Array:  # fmt: skip
-    """The array that holds local `b`, which is written at `index`.
+    """The array that holds local `b`, which is written at each of `indices` (piece by piece).
 
     Errors: InternalError when an extent has no bound.
     """
     stored(b.dtype)
-    extents: list[int] = []
-    for e in index:
-        rel = within(e, grid, None, None)
-        if base is not None and lane is not None and _linear_in(rel, lane):
-            rest = rel - lane
-            extents.append(_extent(b, rest) - 1 + strip)
-        else:
-            extents.append(_extent(b, rel))
+    extents = [1] * len(b.shape)
+    for index in indices:
+        for d, e in enumerate(index):
+            rel = within(e, grid, None, None)
+            if base is not None and lane is not None and _linear_in(rel, lane):
+                needed = _extent(b, rel - lane) - 1 + strip
+            else:
+                needed = _extent(b, rel)
+            extents[d] = max(extents[d], needed)
     steps = contiguous(tuple(as_expr(n) for n in extents))
     strides = tuple(0 if n == 1 else s.value for n, s in zip(extents, steps, strict=True))
     total = 1

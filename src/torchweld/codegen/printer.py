@@ -110,6 +110,10 @@ class Printer(Values):
             for level in self.levels[1:]:
                 level.memo.clear()
 
+    def written_at(self, b: Buffer) -> list[tuple[Expr, ...]]:
+        """Where the nests of the kernel write `b`."""
+        return [n.index for s in self.kernel.stages for n in s.nests if n.out is b]
+
     def add_array(self, b: Buffer, a: Array) -> None:
         self.places[b] = a
         self.arrays.append((a.name, stored(a.dtype), a.elements))

@@ -18,11 +18,10 @@ class RowPrinter(Printer):
     def body(self) -> None:
         self.open_grid()
         grid = frozenset(a.sym for a in self.kernel.grid)
-        for stage in self.kernel.stages:
-            for n in stage.nests:
-                if self.kinds.get(n.out) == "row" and n.out not in self.places:
-                    a = array_for(f"r{len(self.arrays)}", n.out, n.index, grid, None, None, 1)
-                    self.add_array(n.out, a)
+        for b in dict.fromkeys(n.out for s in self.kernel.stages for n in s.nests):
+            if self.kinds.get(b) == "row":
+                at = self.written_at(b)
+                self.add_array(b, array_for(f"r{len(self.arrays)}", b, at, grid, None, None, 1))
         for stage, shape in zip(self.kernel.stages, self.shapes, strict=True):
             self.start_stage(stage.nests, shape)
             self._row_stage(stage.nests, shape)

@@ -113,6 +113,8 @@ def _order(stage: Stage) -> tuple[Axis, ...]:
 def _depth(n: Nest, loops: tuple[Axis, ...]) -> int:
     if n.reduce is None:
         return len(loops)
+    if not n.reduce.axes:
+        raise InternalError(f"{n.out.name} reduces over no loop at all")
     inner = {a.sym for a in n.reduce.axes}
     k = len(loops) - len(inner)
     if {a.sym for a in loops[k:]} != inner:

@@ -43,17 +43,15 @@ class StripPrinter(Printer):
         grid = frozenset(a.sym for a in self.kernel.grid)
         strip = min(STRIP, -(-size(lanes) // 16) * 16)
         nests = [n for s in self.kernel.stages for n in s.nests if self._outlives(n)]
+        at = {b: self.written_at(b) for b in dict.fromkeys(n.out for n in nests)}
         while True:
-            found = {n.out: array_for("", n.out, n.index, grid, lanes.sym, BASE, strip)
-                     for n in nests}  # fmt: skip
+            found = {b: array_for("", b, at[b], grid, lanes.sym, BASE, strip) for b in at}
             if strip <= 16 or sum(a.bytes for a in found.values()) <= STACK_BYTES // 2:
                 break
             strip = strip // 32 * 16
         for b in found:
-            n = next(n for n in nests if n.out is b)
             name = f"r{len(self.arrays)}"
-            a = array_for(name, b, n.index, grid, lanes.sym, BASE, strip)
-            self.add_array(b, a)
+            self.add_array(b, array_for(name, b, at[b], grid, lanes.sym, BASE, strip))
         return strip
 
     def _outlives(self, n: Nest) -> bool:

@@ -6,12 +6,22 @@
 static Py_ssize_t extra_index = -1;
 static TwRecord *records;
 
+/* A skip that a callback asked for lasts until detach_all(): it is stored as an odd number that
+   tells in which epoch it was made. TW_SKIP itself, also odd, lasts for ever. */
+static uintptr_t epoch = 1;
+
+static bool
+is_skip(void *extra)
+{
+    return ((uintptr_t)extra & 1) != 0;
+}
+
 static void
 free_extra(void *extra)
 {
     TwRecord *r = extra;
 
-    if (extra == NULL || extra == TW_SKIP) {
+    if (extra == NULL || is_skip(extra)) {
         return;
     }
     *r->back = r->next;
@@ -30,6 +40,9 @@ tw_record_get(PyCodeObject *code)
     if (tw_extra_get((PyObject *)code, extra_index, &extra) < 0) {
         PyErr_Clear();
         return NULL;
+    }
+    if (is_skip(extra) && extra != TW_SKIP) {
+        return (uintptr_t)extra >> 1 == epoch ? TW_SKIP : NULL;
     }
     return extra;
 }
@@ -57,7 +70,7 @@ set_extra(PyCodeObject *code, void *extra)
 int
 tw_record_skip(PyCodeObject *code)
 {
-    return set_extra(code, TW_SKIP);
+    return set_extra(code, (void *)(epoch << 1 | 1));
 }
 
 /* Takes over `entries`. */
@@ -152,7 +165,7 @@ check_code(PyObject *code)
 PyObject *
 tw_set_skip(PyObject *module, PyObject *code)
 {
-    if (!check_code(code) || tw_record_skip((PyCodeObject *)code) < 0) {
+    if (!check_code(code) || set_extra((PyCodeObject *)code, TW_SKIP) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -189,6 +202,7 @@ tw_detach_all(PyObject *module, PyObject *unused)
     PyObject *old = PyList_New(0), *none = PyTuple_New(0);
     bool ok = old != NULL && none != NULL;
 
+    epoch++;
     for (TwRecord *r = records; ok && r != NULL; r = r->next) {
         ok = PyList_Append(old, r->entries) == 0;
     }

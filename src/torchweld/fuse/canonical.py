@@ -47,7 +47,7 @@ def canonical_nest(n: Nest) -> Nest:
             reduce = replace(reduce, axes=left)
         else:  # positions and scans keep one loop
             reduce = replace(reduce, axes=_keep_one(reduce, values))
-    if all(k is v for k, v in values.items()):
+    if not body_of_one and all(k is v for k, v in values.items()):
         return n
     sub = Substitution(values)
     body = sub.scalar(n.body)

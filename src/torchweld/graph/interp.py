@@ -22,6 +22,7 @@ from torchweld.graph.layout import same_strides
 from torchweld.graph.norms import NORMS
 from torchweld.graph.random import RANDOM, RANDOM_METHODS
 from torchweld.graph.record import Recorder
+from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack
 from torchweld.ir.graph import LOC, VAL
 
@@ -47,7 +48,8 @@ _IN_PLACE_OPERATORS = frozenset(
     ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 )
 
-_REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM}
+_REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM, **SPLITS}
+_METHODS = {**RANDOM_METHODS, **SPLIT_METHODS}
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
     (DataDependentOutputException, "W102"),
@@ -168,7 +170,7 @@ def _writes_in_place(node: Node) -> bool:
 def _call_method(name: str, args: Any, kwargs: Any, at: Loc) -> Any:
     if name in _REFUSED_METHODS:
         raise Unsupported("W201", f"Tensor.{name} changes what the tensor is", at=at)
-    method = RANDOM_METHODS.get(name)
+    method = _METHODS.get(name)
     if method is not None:
         return method(*args, **kwargs)
     return getattr(args[0], name)(*args[1:], **kwargs)

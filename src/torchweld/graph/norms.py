@@ -39,6 +39,28 @@ def batch_norm(
     return out
 
 
+def native_batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """torch.native_batch_norm, with the update of the statistics visible."""
+    op: Any = aten.native_batch_norm.default
+    if running_mean is None and running_var is None:
+        op = aten._native_batch_norm_legit.no_stats
+        return op(input, weight, bias, training, momentum, eps)  # type: ignore[no-any-return]
+    if training and running_mean is not None and running_var is not None:
+        op = aten._native_batch_norm_legit.default
+    return op(  # type: ignore[no-any-return]
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+
+
 def functional_batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -113,6 +135,7 @@ def _need_values(n: int, input: Tensor) -> None:
 
 NORMS: dict[Any, Callable[..., Any]] = {
     torch.batch_norm: batch_norm,
+    torch.native_batch_norm: native_batch_norm,
     torch.instance_norm: instance_norm,
     F.batch_norm: functional_batch_norm,
     F.instance_norm: functional_instance_norm,

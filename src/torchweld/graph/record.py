@@ -17,6 +17,7 @@ from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.graph.constants import read_constant, write_constant
 from torchweld.graph.functional import below_functionalization
+from torchweld.graph.predicted import mispredicted
 from torchweld.graph.schema import (
     changes_arguments,
     draws,
@@ -150,6 +151,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(out, Tensor):
             if out.layout != torch.strided:
                 raise Unsupported("W112", f"{func} makes a tensor of {out.layout}", at=self.loc)
+            if mispredicted(func, args, out):
+                raise Unsupported("W201", f"{func} has other strides than predicted", at=self.loc)
             if id(out) not in self._nodes:
                 node = self._node("call_function", func, node_args, node_kwargs, out)
                 self._remember(out, node)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 
+import torch
+
+from torchweld.ir.dtype import DType
 from torchweld.lower.builder import Builder
+from torchweld.lower.reduce import read_as
 from torchweld.lower.registry import lowering, pointwise
-from torchweld.lower.tensor import Idx, Tensor
+from torchweld.lower.tensor import Idx, Tensor, numel
 from torchweld.lower.value import (
     Val,
     absolute,
@@ -20,7 +24,7 @@ from torchweld.lower.value import (
     tanh,
     where,
 )
-from torchweld.lower.views import sliced, wrap
+from torchweld.lower.views import in_order, sliced, wrap
 
 
 @pointwise("aten.relu.default")
@@ -48,8 +52,9 @@ def silu(x: Val) -> Val:
 def gelu(b: Builder, x: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal distribution function, or its approximation by tanh.
 
-    In f32 and bf16 eager uses oneDNN for more than one adjacent elements, which answers NaN for
-    infinity and overflows above half of the largest number (torch 2.13): so does this.
+    Eager uses oneDNN for two or more adjacent elements of a dtype that oneDNN has here, which
+    answers NaN for infinity and overflows above half of the largest f32 (torch 2.11, 2.13): so does
+    this.
     """
     read = read_as(x, b.spec.dtype)
     if approximate == "tanh":
@@ -73,12 +78,20 @@ def _gelu_by_tanh(x: Val) -> Val:
     return x * 0.5 * (tanh(inner) + 1)
 
 
+# the questions whether oneDNN computes in a narrow dtype on this processor
+_ONEDNN_HAS = {
+    DType.BF16: "_is_mkldnn_bf16_supported",
+    DType.F16: "_is_mkldnn_fp16_supported",
+}
+
+
 def _by_onednn(x: Tensor) -> bool:
-    """Whether eager leaves an elementwise function of `x` to oneDNN."""
-    if x.dtype not in (DType.F32, DType.BF16) or numel(x.shape) < 2:
+    """Whether eager leaves gelu of `x` to oneDNN."""
+    if x.dtype is DType.F64 or numel(x.shape) < 2 or not in_order(x, range(len(x.shape))):
         return False
-    view = strided(x, row_major(x.shape))
-    return view is not None and same_layout(view, row_major(x.shape)) and uses_onednn(x.dtype)
+    if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:  # type: ignore[no-untyped-call]
+        return False
+    return x.dtype is DType.F32 or bool(getattr(torch.ops.mkldnn, _ONEDNN_HAS[x.dtype])())
 
 
 @pointwise("aten.mish.default")

@@ -284,9 +284,35 @@ def _register_binary(op: str, name: str) -> None:
     pointwise(op)(apply)
 
 
-for _op, _row in (("atan2", "atan2"), ("copysign", "copysign"), ("hypot", "hypot"),
-                  ("nextafter", "nextafter")):  # fmt: skip
+for _op, _row in (("atan2", "atan2"), ("copysign", "copysign"), ("hypot", "hypot")):
     _register_binary(f"aten.{_op}.{'Tensor' if _op == 'copysign' else 'default'}", _row)
+
+
+@lowering("aten.nextafter.default")
+def nextafter(b: Builder, x: Tensor, other: Tensor) -> Tensor:
+    """The next value after x toward other in their dtype.
+
+    A bf16 is an f32 whose last 16 bits are 0, so that its step is 2 ** 16 of the f32's, which is
+    exact; only the step back from infinity is not a difference.
+    """
+    dtype = b.spec.dtype
+    if dtype is DType.F16:
+        raise LoweringError("W203", "the next f16")
+    reads = [(read_as(t, dtype), t.shape) for t in (x, other)]
+
+    def body(idx: Idx) -> Val:
+        a, z = (read(broadcast(idx, shape)) for read, shape in reads)
+        near = binary("nextafter", a, z)
+        if dtype is not DType.BF16:
+            return near
+        far = where(unary("isinf", a), lift(_LAST_BF16, a.dtype), a + (near - a) * 65536.0)
+        far = where(equal(a, 0), far, binary("copysign", far, a))
+        return where(equal(a, z), z, where(isnan(z), z, far))
+
+    return b.emit(body)
+
+
+_LAST_BF16 = 255 * 2.0**120
 
 
 @pointwise("aten.copysign.Scalar")

@@ -17,7 +17,7 @@ from torchweld.lower.tensor import Spec, Tensor, exprs, spec_of, whole
 _MISPREDICTED = frozenset({
     "aten._embedding_bag.default", "aten._embedding_bag_forward_only.default",
     "aten._batch_norm_with_update_functional.default",
-    "aten._native_batch_norm_legit_functional.default",
+    "aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.no_stats",
 })  # fmt: skip
 
 Lowered: TypeAlias = Tensor | tuple["Lowered", ...]

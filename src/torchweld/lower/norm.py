@@ -8,11 +8,12 @@ from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import ZERO, as_expr
 from torchweld.lower.builder import Builder
+from torchweld.lower.dtypes import representable
 from torchweld.lower.reduce import Over, Read, moments, read_as
 from torchweld.lower.registry import reduction
 from torchweld.lower.tensor import Idx, Tensor, numel
 from torchweld.lower.value import Val, constant, rsqrt
-from torchweld.lower.views import reshaped
+from torchweld.lower.views import in_order, reshaped
 
 
 def _last(x: Tensor, count: int) -> Over:
@@ -146,8 +147,9 @@ def native_batch_norm(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor
 def batch_norm_own(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
                    training: bool, momentum: float, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Batch norm by the batch's own statistics; their mean and 1 / std."""
-    center, scale, _ = _batch_statistics(b, x, eps)
-    return _batch_normal(b, x, weight, bias, center, scale), center, scale
+    center, scale, _ = _batch_statistics(b, x, (weight, bias), eps)
+    out = _batch_normal(b, x, weight, bias, center, scale)
+    return out, _result(b, center, 1), _result(b, scale, 2)
 
 
 @reduction("aten._native_batch_norm_legit_functional.default")
@@ -178,48 +180,83 @@ def _training(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
               old: tuple[Tensor, Tensor], momentum: float, eps: float,
               k: int) -> tuple[Tensor, ...]:  # fmt: skip
     """Output, mean, 1 / std, and new running statistics (the node's results k and k + 1)."""
-    center, scale, squares = _batch_statistics(b, x, eps)
+    center, scale, squares = _batch_statistics(b, x, (weight, bias, *old), eps)
     out = _batch_normal(b, x, weight, bias, center, scale)
     freedom = _channels(x).count - 1
 
+    compute = x.dtype.compute
+    narrow = center.dtype is DType.BF16 and _in_memory_order(x)
+    kept = DType.BF16 if narrow else compute
+
+    def rounded(v: Val) -> Val:
+        return v.to(kept).to(compute)
+
+    def moved(before: Tensor, idx: Idx, now: Val) -> Val:
+        """Eager rounds the momentum and both products where it keeps the statistics in bf16."""
+        new, rest = (representable(f, kept) for f in (momentum, 1 - momentum))
+        return rounded(before.load(idx).to(compute) * rest) + rounded(now * new)
+
     def new_mean(idx: Idx) -> Val:
-        m = center.load(idx).to(squares.dtype)
-        return old[0].load(idx).to(m.dtype) * (1 - momentum) + m * momentum
+        return moved(old[0], idx, center.load(idx).to(compute))
 
     def new_var(idx: Idx) -> Val:
-        v = squares.load(idx) / freedom
-        return old[1].load(idx).to(v.dtype) * (1 - momentum) + v * momentum
+        return moved(old[1], idx, rounded(squares(idx) / freedom))
 
-    return (out, center, scale,
+    return (out, _result(b, center, 1), _result(b, scale, 2),
             b.emit(new_mean, b.specs[k], "running_mean"),
             b.emit(new_var, b.specs[k + 1], "running_var"))  # fmt: skip
 
 
-def _batch_statistics(b: Builder, x: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """The node's results 1 and 2: mean and 1 / std of each channel; and the sum of squared
-    distances, all of shape [C].
+def _batch_statistics(b: Builder, x: Tensor, others: Sequence[Tensor | None],
+                      eps: float) -> tuple[Tensor, Tensor, Read]:  # fmt: skip
+    """Mean and 1 / std of each channel, in the dtype that eager returns them in, and the reader of
+    the sum of squared distances, all of shape [C].
 
-    Eager keeps all three in the dtype of the results, which rounds them if that is narrow: a sum
-    of squares, its root and the normalised values follow (measured for bf16, torch 2.13).
+    Eager keeps the sum and what is divided from it in that dtype, which rounds them if it is
+    narrow; its kernel for other layouts does not (bit for bit in bf16, torch 2.13).
+    Errors: LoweringError if torch predicts another dtype for a result that is used.
     """
+    mixed = any(t is not None and t.dtype is not x.dtype for t in others)
+    kept = x.dtype.compute if mixed else x.dtype
+    if any(k in b.used and b.specs[k].dtype is not kept for k in (1, 2)):
+        raise LoweringError("W203", "statistics whose dtype torch predicts wrongly")
     o = _channels(x)
-    center, exact = moments(b, read_as(x, x.dtype), o)
-    kept = b.specs[1].dtype
-    squares = b.temp(lambda idx: exact.load(idx).to(kept).to(exact.dtype), exact, exact.dtype,
-                     "kept") if kept is not exact.dtype else exact  # fmt: skip
-    scale = b.temp(lambda idx: rsqrt(squares.load(idx) / o.count + eps), squares, squares.dtype,
-                   "rstd")  # fmt: skip
-    return (_result(b, center, 1), _result(b, scale, 2), reshaped(squares, (x.shape[1],)))
+    mean, total = moments(b, read_as(x, x.dtype), o)
+    compute, inner = total.dtype, kept if _in_memory_order(x) else total.dtype
+    mean, squares = (reshaped(t, (x.shape[1],)) for t in (mean, total))
+
+    def sum_of_squares(idx: Idx) -> Val:
+        return squares.load(idx).to(inner).to(compute)
+
+    def inverse(idx: Idx) -> Val:
+        return rsqrt((sum_of_squares(idx) / o.count).to(inner).to(compute) + eps)
+
+    return (b.temp(mean.load, squares, kept, "center"), b.temp(inverse, squares, kept, "rstd"),
+            sum_of_squares)  # fmt: skip
 
 
 def _batch_normal(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None,
                   center: Tensor, scale: Tensor) -> Tensor:  # fmt: skip
-    read = read_as(x, x.dtype)
+    """The output from the statistics as the node returns them, rounded as eager rounds it."""
+    compute = x.dtype.compute
+    step = compute if _in_memory_order(x) or center.dtype is compute else x.dtype
+
+    def rounded(v: Val) -> Val:
+        return v.to(step).to(compute)
 
     def body(idx: Idx) -> Val:
         c = idx[1:2]
-        v = read(idx)
-        v = (v - center.load(c).to(v.dtype)) * scale.load(c).to(v.dtype)
-        return _affine(v, c, weight, bias)
+        v = rounded(x.load(idx).to(compute) - center.load(c).to(compute))
+        v = rounded(v * scale.load(c).to(compute))
+        if weight is not None:
+            v = rounded(v * weight.load(c).to(compute))
+        return v if bias is None else v + bias.load(c).to(compute)
 
     return b.emit(body)
+
+
+def _in_memory_order(x: Tensor) -> bool:
+    """Whether `x` is contiguous, with its channels first or last."""
+    rank = len(x.shape)
+    last = (0, *range(2, rank), 1)
+    return in_order(x, range(rank)) or (rank > 3 and in_order(x, last))

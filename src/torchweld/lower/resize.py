@@ -11,9 +11,10 @@ from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, as_expr
 from torchweld.lower.builder import Builder
 from torchweld.lower.registry import lowering
-from torchweld.lower.tensor import Idx, Tensor, row_major, same_layout, strided
+from torchweld.lower.tensor import Idx, Tensor
 from torchweld.lower.value import Val, bounded, floor, maximum, minimum, position
 from torchweld.lower.value import where as where_
+from torchweld.lower.views import in_order
 
 
 def _single(x: float) -> float:
@@ -108,9 +109,7 @@ def _rounds_weights(x: Tensor, n: int) -> bool:
     channels = x.shape[1]
     if n == 1 or channels.value <= 3:
         return True
-    order = (0, *range(2, n + 2), 1)
-    seen = strided(x.view(tuple(x.shape[d] for d in order), lambda i: (i[0], i[-1], *i[1:-1])), ())
-    return seen is None or not same_layout(seen, row_major(seen.shape))
+    return not in_order(x, (0, *range(2, n + 2), 1))
 
 
 def _linear(b: Builder, x: Tensor, align_corners: bool,

@@ -7,7 +7,16 @@ from collections.abc import Sequence
 from torchweld.base.errors import LoweringError
 from torchweld.ir.expr import ONE, ZERO, Expr, as_expr
 from torchweld.lower.registry import view
-from torchweld.lower.tensor import Idx, Tensor, dense, exprs, numel
+from torchweld.lower.tensor import (
+    Idx,
+    Tensor,
+    dense,
+    exprs,
+    numel,
+    row_major,
+    same_layout,
+    strided,
+)
 
 
 def wrap(dim: int, rank: int) -> int:
@@ -97,6 +106,14 @@ def permute(x: Tensor, dims: Sequence[int]) -> Tensor:
     order = [wrap(d, rank) for d in dims]
     back = [order.index(d) for d in range(rank)]
     return x.view(tuple(x.shape[d] for d in order), lambda idx: tuple(idx[b] for b in back))
+
+
+def in_order(x: Tensor, order: Sequence[int]) -> bool:
+    """Whether the elements of `x` are side by side in memory with its dimensions in this order."""
+    t = permute(x, order)
+    dense = row_major(t.shape)
+    seen = strided(t, dense)
+    return seen is not None and same_layout(seen, dense)
 
 
 @view("aten.transpose.int")

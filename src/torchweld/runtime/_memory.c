@@ -47,6 +47,21 @@ void allocation_failed(Spec *s)
     PyGILState_Release(state);
 }
 
+/* Under verify, memory that nobody wrote yet reads as NaN, -1 or no bool at all, also if an earlier
+ * call left right values there. */
+#define POISON 0xff
+
+static int poison(Handle h, int64_t bytes)
+{
+    void *data;
+    if (bytes <= 0)
+        return 0;
+    if (torch.get_data_ptr(h, &data))
+        return -1;
+    memset(data, POISON, (size_t)bytes);
+    return 0;
+}
+
 static Handle new_tensor(const Spec *s)
 {
     Handle h;
@@ -151,6 +166,8 @@ Frame *frame_take(Executable *x, int inference)
     if (!f && !(f = frame_new(x, inference)))
         PyErr_Format(PyExc_RuntimeError, "could not allocate %lld bytes for intermediate results",
                      (long long)x->arena_bytes);
+    if (x->verify && f && f->base)
+        memset(f->base, POISON, (size_t)x->arena_bytes);
     return f;
 }
 
@@ -236,6 +253,10 @@ int frame_alloc(Executable *x, Frame *f, int n)
     }
     f->handles[n] = h;
     f->owned[n] = 1;
+    if (x->verify && poison(h, s->bytes) < 0) {
+        allocation_failed(s);
+        return -1;
+    }
     return frame_pointer(x, f, n);
 }
 
@@ -251,6 +272,10 @@ Handle frame_scratch(Executable *x, Frame *f, int n)
             f->handles[n] = *slot;
             *slot = NULL;
             f->owned[n] = 1;
+            if (x->verify && poison(f->handles[n], s->bytes) < 0) {
+                allocation_failed(s);
+                return NULL;
+            }
             return frame_pointer(x, f, n) < 0 ? NULL : f->handles[n];
         }
     return frame_alloc(x, f, n) < 0 ? NULL : f->handles[n];

@@ -31,6 +31,7 @@ from torchweld.runtime.calls import (
     tensors_in,
 )
 
+POISON = 0xFF
 _Kernel = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64, ctypes.c_int64
 )
@@ -84,6 +85,7 @@ class PythonDriver:
         if not specs:
             return
         run.arena = torch.empty(self.program.arena_bytes, dtype=torch.uint8)
+        self._poison(run.arena)
         storage = run.arena.untyped_storage()
         for n, spec in specs:
             dtype = TORCH_DTYPE[spec.dtype]
@@ -93,9 +95,17 @@ class PythonDriver:
 
     def _alloc(self, run: _Run, step: Alloc) -> None:
         spec = self.program.tensors[step.tensor]
-        run.tensors[step.tensor] = torch.empty_strided(
+        made = torch.empty_strided(
             spec.sizes, spec.strides, dtype=TORCH_DTYPE[spec.dtype], device=spec.device
         )
+        self._poison(made)
+        run.tensors[step.tensor] = made
+
+    def _poison(self, t: torch.Tensor) -> None:
+        """Under verify, memory that nobody wrote yet reads as NaN, -1 or no bool at all."""
+        if self._verify:
+            memory = t.untyped_storage()
+            ctypes.memset(memory.data_ptr(), POISON, memory.nbytes())
 
     def _view(self, run: _Run, step: MakeView) -> None:
         source, spec = run.tensors[step.source], self.program.tensors[step.tensor]

@@ -87,16 +87,18 @@ def load_closure_and_clear(cap: Capture, f: VFrame, i: Instr) -> None:
 
 @opcode("STORE_CLOSURE")
 def store_closure(cap: Capture, f: VFrame, i: Instr) -> None:
+    """The slot itself: an inlined comprehension keeps a plain value there while it does not
+    share the variable, and puts the cell back when it is done."""
     value = f.stack.pop()
-    if isinstance(value, CellValue):
-        f.cells[i.arg] = value
-    else:
+    if value is UNBOUND:
         f.cells.pop(i.arg, None)
+    else:
+        f.cells[i.arg] = value  # type: ignore[assignment]
 
 
 @opcode("MAKE_CELL")
 def make_cell(cap: Capture, f: VFrame, i: Instr) -> None:
-    f.cells[i.arg] = CellValue(f.locals.pop(i.arg, None))
+    f.cells[i.arg] = CellValue(f.cells.get(i.arg) or f.locals.pop(i.arg, None))
 
 
 @opcode("LOAD_GLOBAL")
