@@ -4,6 +4,8 @@ import torch
 from eager_twin import check, check_made, check_refused
 from torch import nn
 
+import torchweld
+
 X = torch.arange(8.0).reshape(2, 4)
 Y = torch.ones(2, 4)
 
@@ -404,3 +406,19 @@ def test_embedding_and_parametrization():
         return m
 
     module_case(make, (X,), (Y,))
+
+
+def test_module_made_in_the_frame_after_torch_compile_ran():
+    torch.compile(lambda y: y + 1, backend="eager")(torch.zeros(2))  # wraps nn.Module.__init__
+    layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+    torchweld.reset()
+
+    def program(x):
+        for layer in layers[:2]:
+            x = layer(x)
+        return x
+
+    x = torch.ones(2, 4)
+    got = torchweld.compile(program, fullgraph=True, backend="eager")(x)
+    torch.testing.assert_close(got, program(x))
+    assert torchweld.statistics()["graphs"] == 1

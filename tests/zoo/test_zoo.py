@@ -21,7 +21,8 @@ def outcome(request):
 
 def test_model_is_one_graph_without_breaks(outcome):
     *_, counts = outcome
-    assert (counts["graphs"], counts["breaks"]) == (1, 0)
+    reasons = [why.text() for why in torchweld.pipeline.STATISTICS.refusals]
+    assert (counts["graphs"], counts["breaks"]) == (1, 0), reasons
 
 
 def test_model_runs_generated_kernels(outcome):

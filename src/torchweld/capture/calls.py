@@ -48,6 +48,12 @@ _TRANSPARENT = frozenset(
     decorate(lambda self: "").__code__
     for decorate in (dataclasses._recursive_repr, reprlib.recursive_repr())  # type: ignore[attr-defined]
 )
+# once torch.compile has run, nn.Module's own methods are wrapped to count modules: (module, name)
+# of the wrapper -> the variable of its closure that holds the method
+_COUNTED = {
+    ("torch._dynamo.mutation_guard", "patched_init"): "init",
+    ("torch._dynamo.mutation_guard", "patched_setstate"): "setstate",
+}
 _INSTALLED = (*(sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")),
               str(Path(__file__).parent), "<")  # fmt: skip
 OnRaise = Callable[[Value], bool] | None
@@ -70,6 +76,19 @@ def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Val
             _call_instance(cap, fn, args, kwargs, cont, on_raise)
         case _:
             raise raised(TypeError, f"'{fn.cls().__name__}' object is not callable")
+
+
+def _watched(real: Any) -> Any:
+    """What a wrapper that only does bookkeeping calls; None if `real` is not one."""
+    if not isinstance(real, types.FunctionType):
+        return None
+    if real.__code__ in _TRANSPARENT:
+        return real.__wrapped__  # type: ignore[attr-defined]
+    name = _COUNTED.get((real.__module__, real.__name__))
+    if name is None or name not in real.__code__.co_freevars:
+        return None
+    assert real.__closure__ is not None
+    return real.__closure__[real.__code__.co_freevars.index(name)].cell_contents
 
 
 def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Value],
@@ -98,9 +117,9 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     if isinstance(real, types.GenericAlias | typing._GenericAlias):  # type: ignore[attr-defined]
         _call_alias(cap, fn, real.__origin__, args, kwargs, cont, on_raise)
         return
-    if isinstance(real, types.FunctionType) and real.__code__ in _TRANSPARENT:
-        real = real.__wrapped__
-        call_value(cap, Const(real), args, kwargs, cont, on_raise)
+    inner = _watched(real)
+    if inner is not None:
+        call_value(cap, Const(inner), args, kwargs, cont, on_raise)
         return
     policy = policy_of(real)
     if policy is Policy.INLINE or real in cap.inline_next:
