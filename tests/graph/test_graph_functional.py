@@ -337,3 +337,17 @@ def test_changed_input_with_gaps_keeps_its_aliases_or_is_refused():
 
     with pytest.raises(Unsupported, match="eager makes a copy"):
         compare(fn, torch.randn(4, 12)[:, ::2])
+
+
+def test_as_strided_copy_of_a_written_input_reads_the_memory_as_eager_does():
+    def fn(x):
+        x.mul_(3)
+        return torch.as_strided_copy(x, (2,), (3,))
+
+    def strided():
+        return torch.arange(12)[::3]
+
+    import torchweld
+
+    with torch.no_grad():
+        assert torch.equal(torchweld.compile(fn)(strided()), fn(strided()))

@@ -176,6 +176,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         if func is _AS_STRIDED_SCATTER:
             raise Unsupported("W201", "a write through as_strided", at=self.loc)
+        if func is torch.ops.aten.as_strided_copy.default:
+            # the tensor may have been written: its functional value is laid out anew
+            raise Unsupported("W201", "as_strided_copy", at=self.loc)
         if func is _AS_STRIDED:
             root = view_chain(self.node_of(args[0]))[-1]
             if root.op == "placeholder":
