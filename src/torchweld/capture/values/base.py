@@ -59,7 +59,7 @@ def boolean(x: object) -> Const:
 class TensorValue(Value):
     """A tensor: the FX node that computes it and a FakeTensor with its metadata."""
 
-    __slots__ = ("fake", "kind", "node", "touched")
+    __slots__ = ("fake", "kind", "node")
 
     def __init__(self, node: Node, fake: torch.Tensor, kind: type = torch.Tensor,
                  source: Source | None = None) -> None:  # fmt: skip
