@@ -5,43 +5,15 @@ import gc
 import sys
 import threading
 import traceback
+import types
 import weakref
 
 import pytest
+from hook_entries import clean as clean
+from hook_entries import entry_for, only
 
 from torchweld.frame import hook
-from torchweld.frame.program import Builder, Dispatcher, Entry, Op
-
-
-@pytest.fixture(autouse=True)
-def clean():
-    yield
-    assert not hook.active()
-    hook.uninstall()
-    hook.detach_all()
-
-
-def entry_for(n_args, guard=lambda b, regs: None, **how):
-    b = Builder(n_args)
-    regs = [b.arg(i) for i in range(n_args)]
-    guard(b, regs)
-    return Entry(b.build(), regs, how.pop("call", lambda *a: ("compiled", *a)), **how)
-
-
-def only(*functions):
-    """A callback that records the named functions and gives each an entry."""
-    seen = []
-    codes = {f.__code__ for f in functions}
-
-    def callback(view):
-        if view.code not in codes:
-            return None
-        seen.append(view)
-        return [entry_for(len(view.locals))]
-
-    hook.install(callback)
-    return seen
-
+from torchweld.frame.program import Dispatcher, Op
 
 # --- what is seen -------------------------------------------------------------------------------
 
@@ -127,8 +99,21 @@ def test_closures_are_seen_through_the_function():
             Op.IS, b.access(Op.CLOSURE, b.access(Op.CONST, obj=view.function)), 1))]
 
     hook.install(callback)
-    assert hook.run_hooked(lambda: (one(1), two(1))) == (("compiled", 1), ("compiled", 1))
+    answers = hook.run_hooked(lambda: (one(1), two(1), one(2)))
+    assert answers == (("compiled", 1), 3, ("compiled", 2))
     assert seen == [1]
+
+
+def test_functions_that_share_only_their_code_do_not_share_entries():
+    def inner(x):
+        return x, name  # noqa: F821
+
+    one = types.FunctionType(inner.__code__, {"name": "one"})
+    two = types.FunctionType(inner.__code__, {"name": "two"})
+    seen = only(inner)
+    for _ in range(2):
+        assert hook.run_hooked(lambda: (one(1), two(1))) == (("compiled", 1), (1, "two"))
+    assert [v.function for v in seen] == [one]
 
 
 def test_methods_and_super():

@@ -7,39 +7,10 @@ import sys
 import threading
 
 import pytest
+from hook_entries import clean as clean
+from hook_entries import entry_for, only
 
 from torchweld.frame import hook
-from torchweld.frame.program import Builder, Entry
-
-
-@pytest.fixture(autouse=True)
-def clean():
-    yield
-    assert not hook.active()
-    hook.uninstall()
-    hook.detach_all()
-
-
-def entry_for(n_args, guard=lambda b, regs: None, **how):
-    b = Builder(n_args)
-    regs = [b.arg(i) for i in range(n_args)]
-    guard(b, regs)
-    return Entry(b.build(), regs, how.pop("call", lambda *a: ("compiled", *a)), **how)
-
-
-def only(*functions):
-    """A callback that records the named functions and gives each an entry."""
-    seen = []
-    codes = {f.__code__ for f in functions}
-
-    def callback(view):
-        if view.code not in codes:
-            return None
-        seen.append(view)
-        return [entry_for(len(view.locals))]
-
-    hook.install(callback)
-    return seen
 
 
 def test_tracing_and_profiling_run_the_frame():

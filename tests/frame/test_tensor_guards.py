@@ -6,7 +6,14 @@ import random
 import pytest
 import torch
 
-from torchweld.frame.program import Builder, Op, tensor_codes, torch_fast, torch_init
+from torchweld.frame.program import (
+    Builder,
+    Op,
+    tensor_codes,
+    torch_fast,
+    torch_inference,
+    torch_init,
+)
 
 TensorBase = torch._C.TensorBase
 LIBTORCH = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
@@ -362,3 +369,29 @@ def test_malformed_specs_are_refused():
             guard(spec)
     with pytest.raises(TypeError):
         tensor_codes(3)
+
+
+def inference(*shape):
+    with torch.inference_mode():
+        return torch.zeros(*shape)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_inference_tensors_are_told_apart(reader, wanted):
+    assert torch_init(TensorBase, LIBTORCH, [*samples(), inference(1)])
+    assert torch_fast(reader == "shim") is torch_inference() is (reader == "shim")
+    t, other = (inference(2), torch.zeros(2)) if wanted else (torch.zeros(2), inference(2))
+    program = guard((*tensor_codes(t), wanted))
+    for _ in range(4):
+        assert program.check((t,))
+        assert not program.check((other,))
+    assert program.owning is (reader == "attributes")
+    assert guard((*tensor_codes(t), None)).check((other,))
+
+
+def test_without_an_inference_tensor_among_the_samples_python_is_asked():
+    assert torch_init(TensorBase, LIBTORCH, samples())
+    assert not torch_inference()
+    program = guard((*tensor_codes(torch.zeros(2)), True))
+    assert program.check((inference(2),)) and not program.check((torch.zeros(2),))
+    assert program.owning

@@ -46,6 +46,12 @@ tw_dict_version_tag(PyObject *dict)
 {
     return ((PyDictObject *)dict)->ma_version_tag;
 }
+
+static inline const void *
+tw_dict_version_tag_word(PyObject *dict)
+{
+    return &((PyDictObject *)dict)->ma_version_tag;
+}
 #endif
 
 /* Stores into inline values tell no watcher on 3.13.0 (CPython issue 125608). Asked at run time:
@@ -76,6 +82,13 @@ tw_managed_dict_peek(PyObject *obj)
     return (uintptr_t)word & 1 ? NULL : word;
 }
 
+/* The word that `tw_managed_dict_peek` reads: it holds the dict once that is made. */
+static inline const void *
+tw_managed_dict_word(PyObject *obj)
+{
+    return (PyObject **)obj - 3;
+}
+
 /* The dict of a class (not its proxy), borrowed. */
 static inline PyObject *
 tw_class_dict(PyTypeObject *type)
@@ -98,6 +111,15 @@ tw_type_tag(PyTypeObject *type)
     return type->tp_version_tag;
 }
 
+/* The 8 bytes that hold that number: the other 4 of them are padding. */
+static inline const void *
+tw_type_tag_word(PyTypeObject *type)
+{
+    _Static_assert(offsetof(PyTypeObject, tp_finalize) - offsetof(PyTypeObject, tp_version_tag)
+                   == sizeof(uint64_t), "tp_version_tag is followed by padding");
+    return &type->tp_version_tag;
+}
+
 /* Gives the class such a number if it can have one. `name` is any interned str. */
 static inline unsigned int
 tw_type_tag_assign(PyTypeObject *type, PyObject *name)
@@ -109,6 +131,14 @@ tw_type_tag_assign(PyTypeObject *type, PyObject *name)
     (void)_PyType_Lookup(type, name);
 #endif
     return type->tp_version_tag;
+}
+
+/* What the class or a base of it holds under an interned name, borrowed; NULL if nothing. No Python
+   code runs: the keys of the dicts of classes are str. */
+static inline PyObject *
+tw_type_lookup(PyTypeObject *type, PyObject *name)
+{
+    return _PyType_Lookup(type, name);
 }
 
 /* --- weak references ----------------------------------------------------------------------- */

@@ -172,6 +172,7 @@ registers_of(const TwProgram *p, PyObject *sequence, Py_ssize_t *n)
             break;
         }
         out[i] = (int32_t)reg;
+        p->kept[reg] = true;
     }
     Py_DECREF(items);
     return out;

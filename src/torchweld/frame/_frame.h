@@ -1,6 +1,7 @@
 /* What the C files of torchweld.frame say to each other.
  *
  * Program     a flat guard program: instructions over registers, run against flat arguments
+ * Snapshot    what must not have changed since a program succeeded for it to succeed again
  * Entry       a program, plus what to call when it succeeds
  * Dispatcher  a callable: binds its arguments, runs the first entry that matches
  */
@@ -19,6 +20,28 @@ uint64_t tw_dict_version(TwWatch *watch, PyObject *dict);
 /* Makes `*watch` follow `dict`; the version it has now, or 0 if changes cannot be noticed. */
 uint64_t tw_dict_follow(TwWatch **watch, PyObject *dict);
 void tw_dict_unfollow(TwWatch **watch);
+/* The word of memory that holds the version of a dict that `*watch` follows. */
+const void *tw_dict_version_word(TwWatch *watch, PyObject *dict);
+
+/* --- attributes that are read without running Python code (_attrs.c) ----------------------- */
+
+/* A word of memory and what it is to hold. */
+typedef struct {
+    const void *at;
+    uint64_t want;
+} TwWord;
+
+enum { TW_ATTR_WORDS = 3 };
+
+typedef struct {
+    PyObject *value;            /* borrowed; NULL: the protocol must be asked, in Python */
+    TwWord words[TW_ATTR_WORDS];
+    int n_words;                /* while these hold, the value is the same; -1: not known */
+} TwAttr;
+
+int tw_attrs_init(void);
+/* `name` is interned. */
+TwAttr tw_attr_read(PyObject *obj, PyObject *name);
 
 /* --- tensors (_tensor.c) ----------------------------------------------------------------- */
 
@@ -34,6 +57,7 @@ bool tw_tensor_matches(const TwTensorSpec *spec, PyObject *tensor);
 
 PyObject *tw_torch_init(PyObject *module, PyObject *args);
 PyObject *tw_torch_fast(PyObject *module, PyObject *arg);
+PyObject *tw_torch_inference(PyObject *module, PyObject *unused);
 PyObject *tw_tensor_codes(PyObject *module, PyObject *tensor);
 
 /* --- guard programs (_guards.c, _verify.c, _ops.c) ---------------------------------------- */
@@ -63,17 +87,22 @@ typedef struct {
     } u;
 } TwInstr;
 
+typedef struct TwSnapshot TwSnapshot;
+
 typedef struct {
     PyObject_HEAD
     PyObject *dict, *weakrefs;
     TwInstr *instrs;
     Py_ssize_t n_instrs, n_regs, n_args;
+    Py_ssize_t n_states;        /* the STATE instructions that it begins with */
     Py_ssize_t n_writes;
+    TwSnapshot *snapshot;       /* NULL if this program can have none */
     TwBlock **blocks;
     Py_ssize_t n_blocks;
     PyObject **regs;            /* borrowed; those written in a block outlive the call */
     PyObject **owned;           /* the references that the run in progress holds */
     bool *written;              /* registers that some instruction writes */
+    bool *kept;                 /* registers that entries and late guards read after a run */
     bool owning;                /* some instruction may run Python code: hold what registers hold */
     bool busy;                  /* `regs` is in use: a nested run takes a file of its own */
     bool dead;                  /* cleared by the garbage collector */
@@ -112,7 +141,7 @@ enum {
     TW_OP_CELL, TW_OP_CLOSURE, TW_OP_TYPE_OF, TW_OP_CALL0,
     TW_OP_IS, TW_OP_IS_NOT, TW_OP_TYPE, TW_OP_EQ, TW_OP_LEN, TW_OP_HAS_KEY, TW_OP_LACKS_KEY,
     TW_OP_KEYS, TW_OP_SAME, TW_OP_DISTINCT, TW_OP_TENSOR, TW_OP_PREDICATE, TW_OP_INT_RANGE,
-    TW_OP_TYPE_VERSION, TW_OP_DICT_UNCHANGED, TW_OP_ALL_DISTINCT,
+    TW_OP_TYPE_VERSION, TW_OP_DICT_UNCHANGED, TW_OP_ALL_DISTINCT, TW_OP_STATE,
     TW_N_OPS
 };
 
@@ -125,9 +154,29 @@ bool tw_const_is_supported(PyObject *obj);
 
 /* Fills the program with a tuple of instruction tuples; -1 with an exception if one is refused. */
 int tw_program_fill(TwProgram *p, PyObject *items);
+/* True for the classes whose instances can be given another class. */
+bool tw_class_can_change(PyObject *type);
+/* Where `x` keeps its length, and the length as len() counts it; NULL if it has none. */
+const void *tw_length_word(PyObject *x, Py_ssize_t *length);
+/* Where `obj` keeps its `__dict__`; NULL if that cannot be told. */
+const void *tw_instance_dict_word(PyObject *obj);
 /* -1: every check passed and `run` holds the registers until the release; else what failed. */
 Py_ssize_t tw_program_run(TwProgram *p, PyObject *const *args, Py_ssize_t n_args, TwRun *run);
 void tw_program_release(TwRun *run);
+
+/* --- snapshots (_snapshot.c) ----------------------------------------------------------------- */
+
+/* -1 with an exception if there is no memory. */
+int tw_snapshot_init(TwProgram *p);
+void tw_snapshot_free(TwProgram *p);
+bool tw_snapshot_is_valid(const TwProgram *p);
+/* TW_OK: as if the program had succeeded; TW_FAIL: it fails, at `run->pc`; TW_RESTART: not known,
+   run it. `run` is not private. */
+int tw_snapshot_run(TwProgram *p, TwRun *run);
+/* After a run that succeeded, while its registers are held. */
+void tw_snapshot_take(TwProgram *p, TwRun *run);
+/* The program is about to run: its registers change. */
+void tw_snapshot_drop(TwProgram *p);
 
 /* --- entries and the dispatcher (_dispatch.c) ---------------------------------------------- */
 
@@ -154,6 +203,9 @@ typedef struct TwRecord {
     struct TwRecord *next, **back;
     PyObject *entries;          /* a tuple of entries and of weak references to entries */
     bool settled;               /* that nothing matches is no longer reported */
+    /* Of the function that the entries were made for, as addresses; NULL: they are for any. Guards
+       start from the arguments, so functions that share only their code must not share entries. */
+    const void *globals, *closure;
 } TwRecord;
 
 #define TW_SKIP ((TwRecord *)1)

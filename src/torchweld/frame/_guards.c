@@ -70,7 +70,7 @@ settle_blocks(TwProgram *p, bool passed)
 static int
 run_instrs(TwProgram *p, TwRun *run)
 {
-    for (run->pc = 0; run->pc < p->n_instrs; run->pc++) {
+    for (run->pc = p->n_states; run->pc < p->n_instrs; run->pc++) {
         const TwInstr *in = &p->instrs[run->pc];
         int status = TW_OPS[in->op].run(run, in);
         if (status != TW_OK) {
@@ -91,6 +91,46 @@ run_instrs_suspended(TwProgram *p, TwRun *run)
     return status;
 }
 
+/* The state of the interpreter and of torch: asked first, while no register holds anything. */
+static int
+run_states(TwProgram *p, TwRun *run)
+{
+    int depth, status = TW_OK;
+
+    run->pc = 0;
+    if (p->n_states == 0) {
+        return TW_OK;
+    }
+    depth = tw_hook_suspend();
+    for (; status == TW_OK && run->pc < p->n_states; run->pc++) {
+        const TwInstr *in = &p->instrs[run->pc];
+        status = TW_OPS[in->op].run(run, in);
+    }
+    tw_hook_resume(depth);
+    run->pc -= status != TW_OK;
+    return status;
+}
+
+/* All but the states, without the help of a snapshot. */
+static int
+run_in_full(TwProgram *p, TwRun *run)
+{
+    int status;
+
+    run->owning = p->owning;
+    if (!run->is_private) {
+        tw_snapshot_drop(p);
+    }
+    status = run->owning ? run_instrs_suspended(p, run) : run_instrs(p, run);
+    if (run->dirty) {
+        settle_blocks(p, status == TW_OK);
+    }
+    if (status == TW_OK && !run->is_private) {
+        tw_snapshot_take(p, run);
+    }
+    return status;
+}
+
 Py_ssize_t
 tw_program_run(TwProgram *p, PyObject *const *args, Py_ssize_t n_args, TwRun *run)
 {
@@ -102,13 +142,16 @@ tw_program_run(TwProgram *p, PyObject *const *args, Py_ssize_t n_args, TwRun *ru
     run->program = p;
     run->args = args;
 restart:
-    run->owning = p->owning;
     if (!open_run(run)) {
         return 0;
     }
-    status = run->owning ? run_instrs_suspended(p, run) : run_instrs(p, run);
-    if (run->dirty) {
-        settle_blocks(p, status == TW_OK);
+    run->owning = false;
+    status = run_states(p, run);
+    if (status == TW_OK) {
+        status = run->is_private || !tw_snapshot_is_valid(p) ? TW_RESTART : tw_snapshot_run(p, run);
+        if (status == TW_RESTART) {
+            status = run_in_full(p, run);
+        }
     }
     if (status == TW_OK) {
         return -1;
@@ -151,8 +194,10 @@ program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         p->instrs = PyMem_Calloc((size_t)n + 1, sizeof(TwInstr));
         p->regs = PyMem_Calloc((size_t)n_regs + 1, sizeof(PyObject *));
         p->written = PyMem_Calloc((size_t)n_regs + 1, sizeof(bool));
+        p->kept = PyMem_Calloc((size_t)n_regs + 1, sizeof(bool));
         p->blocks = PyMem_Calloc((size_t)n + 1, sizeof(TwBlock *));
-        if (p->instrs == NULL || p->regs == NULL || p->written == NULL || p->blocks == NULL) {
+        if (p->instrs == NULL || p->regs == NULL || p->written == NULL || p->kept == NULL
+            || p->blocks == NULL) {
             PyErr_NoMemory();
             Py_CLEAR(p);
         }
@@ -218,10 +263,12 @@ program_dealloc(TwProgram *p)
     for (Py_ssize_t i = 0; p->instrs != NULL && i < p->n_instrs; i++) {
         free_instr(&p->instrs[i]);
     }
+    tw_snapshot_free(p);
     PyMem_Free(p->instrs);
     PyMem_Free(p->regs);
     PyMem_Free(p->owned);
     PyMem_Free(p->written);
+    PyMem_Free(p->kept);
     PyMem_Free(p->blocks);
     Py_TYPE(p)->tp_free((PyObject *)p);
 }
@@ -246,8 +293,10 @@ static PyObject *
 program_explain(TwProgram *p, PyObject *args)
 {
     TwRun run;
-    Py_ssize_t at = run_on_tuple(p, args, &run);
+    Py_ssize_t at;
 
+    tw_snapshot_drop(p);        /* which knows only some instruction that fails */
+    at = run_on_tuple(p, args, &run);
     if (at == -1) {
         tw_program_release(&run);
     }
@@ -271,8 +320,12 @@ program_registers(TwProgram *p, PyObject *args)
 {
     TwRun run;
     PyObject *out;
-    Py_ssize_t at = run_on_tuple(p, args, &run);
+    Py_ssize_t at;
 
+    if (p->owning) {
+        tw_snapshot_drop(p);    /* after which only some registers are held */
+    }
+    at = run_on_tuple(p, args, &run);
     if (at == -2) {
         return NULL;
     }
@@ -311,6 +364,13 @@ program_known(TwProgram *p, void *closure)
     return PyLong_FromLong(n);
 }
 
+/* Whether the next run begins with a snapshot. */
+static PyObject *
+program_settled(TwProgram *p, void *closure)
+{
+    return PyBool_FromLong(tw_snapshot_is_valid(p));
+}
+
 static PyMethodDef program_methods[] = {
     {"explain", (PyCFunction)program_explain, METH_O,
      "explain(args): index of the first instruction that fails on these flat arguments, or -1."},
@@ -334,6 +394,7 @@ static PyGetSetDef program_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict},
     {"demoted", (getter)program_demoted, NULL, "Blocks that are no longer skipped."},
     {"known", (getter)program_known, NULL, "Blocks whose dict is being followed."},
+    {"settled", (getter)program_settled, NULL, "Whether the next run compares a snapshot first."},
     {NULL},
 };
 

@@ -116,13 +116,28 @@ is_capturable(const PyCodeObject *code)
 }
 
 static void
-settle(PyCodeObject *code, PyObject *entries)
+settle(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject *entries)
 {
+    PyFunctionObject *fn = (PyFunctionObject *)tw_frame_function(frame);
     int status = entries == NULL ? tw_record_skip(code) : tw_record_set(code, Py_NewRef(entries));
+    TwRecord *r;
 
     if (status < 0) {
         PyErr_WriteUnraisable((PyObject *)code);
     }
+    else if (entries != NULL && (r = tw_record_get(code)) != NULL && r != TW_SKIP) {
+        r->globals = fn->func_globals;
+        r->closure = fn->func_closure;
+    }
+}
+
+/* Whether the entries of this code are for the function that the frame belongs to. */
+static bool
+is_for(const TwRecord *r, _PyInterpreterFrame *frame)
+{
+    PyFunctionObject *fn = (PyFunctionObject *)tw_frame_function(frame);
+
+    return r->globals == NULL || (r->globals == fn->func_globals && r->closure == fn->func_closure);
 }
 
 /* Asks about a frame that no entry took; `known` says if its code had entries. */
@@ -134,13 +149,13 @@ entries_for(_PyInterpreterFrame *frame, PyCodeObject *code, bool known)
     TwRecord *now = tw_record_get(code);      /* the callback may have changed it */
 
     if (entries != NULL) {
-        settle(code, entries);
+        settle(frame, code, entries);
     }
     else if (known && now != NULL && now != TW_SKIP) {
         now->settled = true;
     }
     else if (!known && (now == NULL || (now != TW_SKIP && !tw_any_alive(now->entries)))) {
-        settle(code, NULL);
+        settle(frame, code, NULL);
     }
     return entries;
 }
@@ -156,6 +171,9 @@ try_frame(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject **result)
     bool known = r != NULL && tw_any_alive(r->entries), matched;
 
     if (known) {
+        if (!is_for(r, frame)) {
+            return false;
+        }
         if (tw_entries_try(r->entries, flat, n_flat, result)) {
             return true;
         }
@@ -203,7 +221,7 @@ eval_frame(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
         return run_default(tstate, frame, throwflag);
     }
     if (!is_capturable(code)) {
-        settle(code, NULL);
+        settle(frame, code, NULL);
         return run_default(tstate, frame, throwflag);
     }
     matched = try_frame(frame, code, &result);

@@ -8,6 +8,8 @@ static PyMethodDef module_methods[] = {
      "classes are then known to run no Python code when they are read."},
     {"torch_fast", tw_torch_fast, METH_O,
      "torch_fast(wanted): switch the shim on or off; whether it is on."},
+    {"torch_inference", tw_torch_inference, METH_NOARGS,
+     "torch_inference(): whether TENSOR tells inference tensors without running Python code."},
     {"tensor_codes", tw_tensor_codes, METH_O,
      "tensor_codes(tensor): its TENSOR spec (class, dtype, device type, device index, layout, "
      "requires_grad, sizes, strides)."},
@@ -54,7 +56,7 @@ PyInit__frame(void)
     if (module == NULL) {
         return NULL;
     }
-    if (tw_watch_init() < 0 || add_types(module) < 0 || add_ops(module) < 0
+    if (tw_watch_init() < 0 || tw_attrs_init() < 0 || add_types(module) < 0 || add_ops(module) < 0
         || tw_hook_init(module) < 0) {
         Py_DECREF(module);
         return NULL;

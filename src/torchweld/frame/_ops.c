@@ -161,7 +161,13 @@ op_item_seq(TwRun *run, const TwInstr *in)
 static int
 op_getattr(TwRun *run, const TwInstr *in)
 {
-    return put_new(run, in, PyObject_GetAttr(run->regs[in->src], in->obj));
+    PyObject *obj = run->regs[in->src];
+    TwAttr attr = tw_attr_read(obj, in->obj);
+
+    if (attr.value != NULL) {
+        return put_borrowed(run, in, attr.value);
+    }
+    return run->owning ? put_new(run, in, PyObject_GetAttr(obj, in->obj)) : TW_RESTART;
 }
 
 /* Makes the `__dict__` of an object that has none yet. CPython 3.11 may collect garbage on that
@@ -202,6 +208,20 @@ instance_dict(PyObject *obj)
         return NULL;
     }
     return dict != NULL ? dict : make_instance_dict(obj);
+}
+
+const void *
+tw_instance_dict_word(PyObject *obj)
+{
+    PyTypeObject *type = Py_TYPE(obj);
+
+    if (PyType_Check(obj)) {
+        return NULL;
+    }
+    if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+        return tw_managed_dict_word(obj);
+    }
+    return type->tp_dictoffset > 0 ? (char *)obj + type->tp_dictoffset : NULL;
 }
 
 static int
@@ -268,25 +288,34 @@ op_eq(TwRun *run, const TwInstr *in)
     return verdict(tw_const_equal(run->regs[in->src], in->obj));
 }
 
-static Py_ssize_t
-raw_length(PyObject *x)
+const void *
+tw_length_word(PyObject *x, Py_ssize_t *length)
 {
+    const Py_ssize_t *at = NULL;
+
     if (PyList_Check(x) || PyTuple_Check(x)) {
-        return Py_SIZE(x);
+        at = &((PyVarObject *)x)->ob_size;
     }
-    if (PyDict_Check(x)) {
-        return PyDict_GET_SIZE(x);
+    else if (PyDict_Check(x)) {
+        at = &((PyDictObject *)x)->ma_used;
     }
-    if (PyAnySet_Check(x)) {
-        return PySet_GET_SIZE(x);
+    else if (PyAnySet_Check(x)) {
+        at = &((PySetObject *)x)->used;
     }
-    return PyUnicode_Check(x) ? PyUnicode_GET_LENGTH(x) : -1;
+    else if (PyUnicode_Check(x)) {
+        at = &((PyASCIIObject *)x)->length;
+    }
+    *length = at != NULL ? *at : -1;
+    return at;
 }
 
 static int
 op_len(TwRun *run, const TwInstr *in)
 {
-    return verdict(raw_length(run->regs[in->src]) == in->aux);
+    Py_ssize_t length;
+
+    (void)tw_length_word(run->regs[in->src], &length);
+    return verdict(length == in->aux);
 }
 
 static int
@@ -446,6 +475,32 @@ op_type_version(TwRun *run, const TwInstr *in)
     return verdict(tw_type_tag((PyTypeObject *)in->obj) == in->u.tag);
 }
 
+/* Most functions that tell a state are C functions without arguments. */
+static inline PyObject *
+ask_state(PyObject *fn)
+{
+    if (PyCFunction_CheckExact(fn) && PyCFunction_GET_FLAGS(fn) == METH_NOARGS) {
+        return PyCFunction_GET_FUNCTION(fn)(PyCFunction_GET_SELF(fn), NULL);
+    }
+    return PyObject_CallNoArgs(fn);
+}
+
+/* `obj` is (function, result). */
+static int
+op_state(TwRun *run, const TwInstr *in)
+{
+    PyObject *answer = ask_state(PyTuple_GET_ITEM(in->obj, 0));
+    bool same;
+
+    if (answer == NULL) {
+        PyErr_Clear();
+        return TW_FAIL;
+    }
+    same = tw_const_equal(answer, PyTuple_GET_ITEM(in->obj, 1));
+    Py_DECREF(answer);
+    return verdict(same);
+}
+
 /* --- the dict that did not change --------------------------------------------------------- */
 
 /* What an unchanged dict says nothing about: the class of an item, which can be assigned. */
@@ -508,7 +563,7 @@ const TwOp TW_OPS[TW_N_OPS] = {
     [TW_OP_CONST] = {"CONST", op_const, TW_DST | TW_OBJ},
     [TW_OP_ITEM_DICT] = {"ITEM_DICT", op_item_dict, TW_SRC | TW_DST | TW_OBJ | TW_OF_DICT},
     [TW_OP_ITEM_SEQ] = {"ITEM_SEQ", op_item_seq, TW_SRC | TW_DST},
-    [TW_OP_GETATTR] = {"GETATTR", op_getattr, TW_SRC | TW_DST | TW_OBJ | TW_PYTHON},
+    [TW_OP_GETATTR] = {"GETATTR", op_getattr, TW_SRC | TW_DST | TW_OBJ},
     [TW_OP_INSTANCE_DICT] = {"INSTANCE_DICT", op_instance_dict, TW_SRC | TW_DST},
     [TW_OP_CELL] = {"CELL", op_cell, TW_SRC | TW_DST},
     [TW_OP_CLOSURE] = {"CLOSURE", op_closure, TW_SRC | TW_DST},
@@ -530,4 +585,5 @@ const TwOp TW_OPS[TW_N_OPS] = {
     [TW_OP_TYPE_VERSION] = {"TYPE_VERSION", op_type_version, TW_OBJ},
     [TW_OP_DICT_UNCHANGED] = {"DICT_UNCHANGED", op_dict_unchanged, TW_SRC},
     [TW_OP_ALL_DISTINCT] = {"ALL_DISTINCT", op_all_distinct, TW_OBJ},
+    [TW_OP_STATE] = {"STATE", op_state, TW_OBJ | TW_PYTHON},
 };

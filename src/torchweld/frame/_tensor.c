@@ -1,47 +1,11 @@
 /* Reads the metadata of a tensor without torch's headers. Fast: libtorch's C shim, on the
    at::Tensor inside the Python object. Slow: Python attributes. The fast reader is used only after
    both have agreed on every sample tensor given to `torch_init`. */
-#include "_frame.h"
+#include "_tensor.h"
 
 #include <dlfcn.h>
 
-#define MAX_DIMS 64
-#define ANY INT64_MIN
-
-struct TwTensorSpec {
-    PyTypeObject *type;
-    int32_t dtype, device_type, device_index, layout;
-    int requires_grad;          /* -1: any */
-    bool plain;                 /* reading such a tensor runs no Python code */
-    bool any_size, any_stride;  /* some entry is ANY */
-    int64_t ndim, n_strides;    /* n_strides 0: any */
-    int64_t dims[];             /* sizes, then strides */
-};
-
-typedef struct {
-    int32_t dtype, device_type, device_index, layout;
-    int requires_grad;
-    int64_t ndim;
-    const int64_t *sizes, *strides;     /* strides NULL: it has none */
-    int64_t buffer[2 * MAX_DIMS];
-} Meta;
-
-typedef int32_t (*GetInt32)(void *, int32_t *);
-typedef int32_t (*GetInt64)(void *, int64_t *);
-typedef int32_t (*GetArray)(void *, int64_t **);
-
-static struct {
-    GetInt32 dtype, device_type, device_index, layout;
-    GetInt64 dim;
-    GetArray sizes, strides;
-    bool (*requires_grad)(const void *impl);
-    getter requires_grad_getter;
-    void *requires_grad_closure;
-    int32_t strided;
-    Py_ssize_t offset;          /* of the at::Tensor in the Python object */
-    bool available, enabled;
-} shim;
-
+TwShim tw_shim;
 static PyTypeObject *tensor_base;
 static PyObject *plain_types;   /* set of the exact types of the samples */
 
@@ -52,42 +16,22 @@ static PyObject *code_of[N_KINDS], *object_of[N_KINDS];
 /* --- the fast reader ---------------------------------------------------------------------- */
 
 static inline bool
-read_requires_grad(PyObject *tensor, int *out)
+read_fast(PyObject *tensor, TwMeta *m, bool with_grad)
 {
-    PyObject *value;
-
-    if (shim.requires_grad != NULL) {
-        *out = shim.requires_grad(*(void **)((char *)tensor + shim.offset));
-        return true;
-    }
-    value = shim.requires_grad_getter != NULL
-        ? shim.requires_grad_getter(tensor, shim.requires_grad_closure)
-        : PyObject_GetAttrString(tensor, "requires_grad");
-    if (value == NULL) {
-        return false;
-    }
-    *out = value == Py_True;
-    Py_DECREF(value);
-    return true;
-}
-
-static inline bool
-read_fast(PyObject *tensor, Meta *m, bool with_grad)
-{
-    void *handle = (char *)tensor + shim.offset;
+    void *handle = (char *)tensor + tw_shim.offset;
     int64_t *sizes = NULL, *strides = NULL;
 
-    if (shim.dtype(handle, &m->dtype) || shim.device_type(handle, &m->device_type)
-        || shim.device_index(handle, &m->device_index) || shim.layout(handle, &m->layout)
-        || shim.dim(handle, &m->ndim) || shim.sizes(handle, &sizes)) {
+    if (tw_shim.dtype(handle, &m->dtype) || tw_shim.device_type(handle, &m->device_type)
+        || tw_shim.device_index(handle, &m->device_index) || tw_shim.layout(handle, &m->layout)
+        || tw_shim.dim(handle, &m->ndim) || tw_shim.sizes(handle, &sizes)) {
         return false;
     }
-    if (m->layout == shim.strided && shim.strides(handle, &strides)) {
+    if (m->layout == tw_shim.strided && tw_shim.strides(handle, &strides)) {
         return false;
     }
     m->sizes = sizes;
     m->strides = strides;
-    return !with_grad || read_requires_grad(tensor, &m->requires_grad);
+    return !with_grad || tw_tensor_requires_grad(tensor, &m->requires_grad);
 }
 
 /* --- the slow reader ---------------------------------------------------------------------- */
@@ -120,7 +64,7 @@ number_of(int kind, PyObject *obj, int32_t *out)
 }
 
 static bool
-read_device(PyObject *tensor, Meta *m)
+read_device(PyObject *tensor, TwMeta *m)
 {
     PyObject *device = PyObject_GetAttrString(tensor, "device"), *index = NULL;
     bool ok = false;
@@ -139,13 +83,13 @@ read_device(PyObject *tensor, Meta *m)
     return ok;
 }
 
-/* -1: not a tuple of at most MAX_DIMS ints. */
+/* -1: not a tuple of at most TW_MAX_DIMS ints. */
 static int64_t
 read_ints(PyObject *tuple, int64_t *out)
 {
     Py_ssize_t n;
 
-    if (tuple == NULL || !PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) > MAX_DIMS) {
+    if (tuple == NULL || !PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) > TW_MAX_DIMS) {
         return -1;
     }
     n = PyTuple_GET_SIZE(tuple);
@@ -160,7 +104,7 @@ read_ints(PyObject *tuple, int64_t *out)
 
 /* Only strided tensors have strides: `stride()` of a sparse one answers zeros. */
 static bool
-read_strides(PyObject *tensor, Meta *m)
+read_strides(PyObject *tensor, TwMeta *m)
 {
     PyObject *layout = PyObject_GetAttrString(tensor, "layout");
     PyObject *name = layout == NULL ? NULL : PyObject_Str(layout), *stride;
@@ -172,8 +116,8 @@ read_strides(PyObject *tensor, Meta *m)
     }
     if (PyUnicode_CompareWithASCIIString(name, "torch.strided") == 0) {
         stride = PyObject_CallMethod(tensor, "stride", NULL);
-        if (read_ints(stride, m->buffer + MAX_DIMS) == m->ndim) {
-            m->strides = m->buffer + MAX_DIMS;
+        if (read_ints(stride, m->buffer + TW_MAX_DIMS) == m->ndim) {
+            m->strides = m->buffer + TW_MAX_DIMS;
         }
         Py_XDECREF(stride);
     }
@@ -181,8 +125,8 @@ read_strides(PyObject *tensor, Meta *m)
     return !PyErr_Occurred();
 }
 
-static bool
-read_slow(PyObject *tensor, Meta *m, bool with_grad)
+bool
+tw_tensor_read_slow(PyObject *tensor, TwMeta *m, bool with_grad)
 {
     PyObject *shape, *grad;
 
@@ -208,139 +152,22 @@ read_slow(PyObject *tensor, Meta *m, bool with_grad)
 }
 
 static inline bool
-read_meta(PyObject *tensor, Meta *m, bool with_grad)
+read_meta(PyObject *tensor, TwMeta *m, bool with_grad)
 {
-    return shim.enabled ? read_fast(tensor, m, with_grad) : read_slow(tensor, m, with_grad);
+    return tw_shim.enabled ? read_fast(tensor, m, with_grad)
+        : tw_tensor_read_slow(tensor, m, with_grad);
 }
 
-/* --- specs -------------------------------------------------------------------------------- */
+PyTypeObject *
+tw_tensor_base(void)
+{
+    return tensor_base;
+}
 
-static bool
-is_plain(PyTypeObject *type)
+bool
+tw_tensor_is_plain(PyTypeObject *type)
 {
     return plain_types != NULL && PySet_Contains(plain_types, (PyObject *)type) == 1;
-}
-
-static bool
-fill_dims(PyObject *tuple, int64_t *out, bool *any)
-{
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); i++) {
-        PyObject *item = PyTuple_GET_ITEM(tuple, i);
-        if (item == Py_None) {
-            out[i] = ANY;
-            *any = true;
-            continue;
-        }
-        out[i] = PyLong_AsLongLong(item);
-        if (out[i] == -1 && PyErr_Occurred()) {
-            return false;
-        }
-    }
-    return true;
-}
-
-TwTensorSpec *
-tw_tensor_spec_new(PyObject *tuple)
-{
-    PyObject *type, *grad, *sizes, *strides;
-    int dtype, device_type, device_index, layout;
-    TwTensorSpec *s;
-
-    if (tensor_base == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "torch_init must be called before TENSOR is used");
-        return NULL;
-    }
-    if (!PyTuple_Check(tuple)) {
-        PyErr_SetString(PyExc_TypeError, "a TENSOR spec is a tuple");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(tuple, "O!iiiiOO!O!:TENSOR spec", &PyType_Type, &type, &dtype,
-                          &device_type, &device_index, &layout, &grad, &PyTuple_Type, &sizes,
-                          &PyTuple_Type, &strides)) {
-        return NULL;
-    }
-    if (!PyType_IsSubtype((PyTypeObject *)type, tensor_base)) {
-        PyErr_SetString(PyExc_TypeError, "the class in a TENSOR spec is not a tensor class");
-        return NULL;
-    }
-    if (grad != Py_None && !PyBool_Check(grad)) {
-        PyErr_SetString(PyExc_TypeError, "requires_grad in a TENSOR spec is a bool or None");
-        return NULL;
-    }
-    if (PyTuple_GET_SIZE(strides) != 0 && PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(sizes)) {
-        PyErr_SetString(PyExc_ValueError, "a TENSOR spec needs as many strides as sizes, or none");
-        return NULL;
-    }
-    s = PyMem_Calloc(1, sizeof(*s) + sizeof(int64_t) * 2 * (size_t)PyTuple_GET_SIZE(sizes));
-    if (s == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    s->type = (PyTypeObject *)type;
-    s->dtype = dtype;
-    s->device_type = device_type;
-    s->device_index = device_index;
-    s->layout = layout;
-    s->requires_grad = grad == Py_None ? -1 : grad == Py_True;
-    s->plain = is_plain(s->type);
-    s->ndim = PyTuple_GET_SIZE(sizes);
-    s->n_strides = PyTuple_GET_SIZE(strides);
-    if (!fill_dims(sizes, s->dims, &s->any_size)
-        || !fill_dims(strides, s->dims + s->ndim, &s->any_stride)) {
-        PyMem_Free(s);
-        return NULL;
-    }
-    return s;
-}
-
-void
-tw_tensor_spec_free(TwTensorSpec *spec)
-{
-    PyMem_Free(spec);
-}
-
-bool
-tw_tensor_runs_python(const TwTensorSpec *s)
-{
-    return !(shim.enabled && s->plain && (s->requires_grad < 0 || shim.requires_grad != NULL));
-}
-
-static inline bool
-dims_match(const int64_t *want, const int64_t *have, int64_t n, bool any)
-{
-    if (!any) {
-        return memcmp(want, have, sizeof(*want) * (size_t)n) == 0;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        if (want[i] != ANY && want[i] != have[i]) {
-            return false;
-        }
-    }
-    return true;
-}
-
-bool
-tw_tensor_matches(const TwTensorSpec *s, PyObject *tensor)
-{
-    Meta m;
-
-    if (Py_TYPE(tensor) != s->type) {
-        return false;
-    }
-    if (!read_meta(tensor, &m, s->requires_grad >= 0)) {
-        PyErr_Clear();
-        return false;
-    }
-    if (m.dtype != s->dtype || m.device_type != s->device_type || m.layout != s->layout
-        || m.device_index != s->device_index || m.ndim != s->ndim
-        || (s->requires_grad >= 0 && m.requires_grad != s->requires_grad)) {
-        return false;
-    }
-    if (!dims_match(s->dims, m.sizes, s->ndim, s->any_size)) {
-        return false;
-    }
-    return s->n_strides == 0
-        || (m.strides != NULL && dims_match(s->dims + s->ndim, m.strides, s->ndim, s->any_stride));
 }
 
 /* --- from Python -------------------------------------------------------------------------- */
@@ -364,7 +191,7 @@ ints_tuple(const int64_t *values, int64_t n)
 PyObject *
 tw_tensor_codes(PyObject *module, PyObject *tensor)
 {
-    Meta m;
+    TwMeta m;
     PyObject *sizes, *strides;
 
     if (tensor_base == NULL) {
@@ -399,13 +226,13 @@ find_symbols(const char *path)
     void *lib = path == NULL ? RTLD_DEFAULT : dlopen(path, RTLD_NOW | RTLD_NOLOAD);
     int32_t (*strided)(void);
     struct { const char *name; void *where; } wanted[] = {
-        {"aoti_torch_get_dtype", &shim.dtype},
-        {"aoti_torch_get_device_type", &shim.device_type},
-        {"aoti_torch_get_device_index", &shim.device_index},
-        {"aoti_torch_get_layout", &shim.layout},
-        {"aoti_torch_get_dim", &shim.dim},
-        {"aoti_torch_get_sizes", &shim.sizes},
-        {"aoti_torch_get_strides", &shim.strides},
+        {"aoti_torch_get_dtype", &tw_shim.dtype},
+        {"aoti_torch_get_device_type", &tw_shim.device_type},
+        {"aoti_torch_get_device_index", &tw_shim.device_index},
+        {"aoti_torch_get_layout", &tw_shim.layout},
+        {"aoti_torch_get_dim", &tw_shim.dim},
+        {"aoti_torch_get_sizes", &tw_shim.sizes},
+        {"aoti_torch_get_strides", &tw_shim.strides},
         {"aoti_torch_layout_strided", &strided},
     };
 
@@ -419,10 +246,12 @@ find_symbols(const char *path)
         }
         memcpy(wanted[i].where, &symbol, sizeof(symbol));
     }
-    shim.strided = strided();
+    tw_shim.strided = strided();
     /* c10::TensorImpl::requires_grad() const. The shim has no such function; the getter costs 54 ns
        and asks the torch-function modes first. */
-    *(void **)&shim.requires_grad = dlsym(lib, "_ZNK3c1010TensorImpl13requires_gradEv");
+    *(void **)&tw_shim.requires_grad = dlsym(lib, "_ZNK3c1010TensorImpl13requires_gradEv");
+    /* at::native::is_inference(at::Tensor const&) */
+    *(void **)&tw_shim.is_inference = dlsym(lib, "_ZN2at6native12is_inferenceERKNS_6TensorE");
     return true;
 }
 
@@ -433,8 +262,8 @@ find_requires_grad_getter(void)
 
     if (descr != NULL && Py_TYPE(descr) == &PyGetSetDescr_Type) {
         PyGetSetDef *def = ((PyGetSetDescrObject *)descr)->d_getset;
-        shim.requires_grad_getter = def->get;
-        shim.requires_grad_closure = def->closure;
+        tw_shim.requires_grad_getter = def->get;
+        tw_shim.requires_grad_closure = def->closure;
     }
     PyErr_Clear();
     Py_XDECREF(descr);
@@ -456,7 +285,7 @@ find_offset(PyObject *tensor)
     for (Py_ssize_t at = sizeof(PyObject); at + (Py_ssize_t)sizeof(void *) <= size;
          at += sizeof(void *)) {
         if (*(void **)((char *)tensor + at) == impl) {
-            shim.offset = at;
+            tw_shim.offset = at;
             return true;
         }
     }
@@ -482,7 +311,7 @@ learn(int kind, PyObject *obj, int32_t code)
 }
 
 static bool
-learn_codes(PyObject *tensor, const Meta *m)
+learn_codes(PyObject *tensor, const TwMeta *m)
 {
     PyObject *device = PyObject_GetAttrString(tensor, "device");
     bool ok = device != NULL
@@ -498,11 +327,11 @@ learn_codes(PyObject *tensor, const Meta *m)
 static bool
 readers_agree(PyObject *tensor)
 {
-    Meta fast, slow;
+    TwMeta fast, slow;
     size_t bytes;
 
     if (!PyObject_TypeCheck(tensor, tensor_base) || !read_fast(tensor, &fast, true)
-        || !learn_codes(tensor, &fast) || !read_slow(tensor, &slow, true)) {
+        || !learn_codes(tensor, &fast) || !tw_tensor_read_slow(tensor, &slow, true)) {
         return false;
     }
     bytes = sizeof(int64_t) * (size_t)fast.ndim;
@@ -527,6 +356,28 @@ all_agree(PyObject *samples)
         }
     }
     return n > 0;
+}
+
+/* The function is used only if some sample is an inference tensor, some is none, and it is right
+   about all of them. */
+static void
+try_is_inference(PyObject *samples)
+{
+    bool (*fast)(const void *) = tw_shim.is_inference;
+    bool right = fast != NULL && tw_shim.available, seen[2] = {false, false};
+    int slow;
+
+    tw_shim.is_inference = NULL;
+    for (Py_ssize_t i = 0; right && i < PySequence_Fast_GET_SIZE(samples); i++) {
+        PyObject *tensor = PySequence_Fast_GET_ITEM(samples, i);
+        right = tw_tensor_is_inference(tensor, &slow)
+            && fast((char *)tensor + tw_shim.offset) == slow;
+        seen[right && slow] = true;
+    }
+    PyErr_Clear();
+    if (right && seen[0] && seen[1]) {
+        tw_shim.is_inference = fast;
+    }
 }
 
 static bool
@@ -561,18 +412,19 @@ tw_torch_init(PyObject *module, PyObject *args)
         return NULL;
     }
     Py_XSETREF(tensor_base, (PyTypeObject *)Py_NewRef(base));
-    memset(&shim, 0, sizeof(shim));
+    memset(&tw_shim, 0, sizeof(tw_shim));
     find_requires_grad_getter();
-    shim.available = find_symbols(path) && PySequence_Fast_GET_SIZE(samples) > 0
+    tw_shim.available = find_symbols(path) && PySequence_Fast_GET_SIZE(samples) > 0
         && PyObject_TypeCheck(PySequence_Fast_GET_ITEM(samples, 0), tensor_base)
         && find_offset(PySequence_Fast_GET_ITEM(samples, 0)) && all_agree(samples);
-    shim.enabled = shim.available;
-    if (!shim.available && !new_tables()) {
+    tw_shim.enabled = tw_shim.available;
+    try_is_inference(samples);
+    if (!tw_shim.available && !new_tables()) {
         Py_DECREF(samples);
         return NULL;
     }
     Py_DECREF(samples);
-    return PyBool_FromLong(shim.available);
+    return PyBool_FromLong(tw_shim.available);
 }
 
 PyObject *
@@ -583,6 +435,12 @@ tw_torch_fast(PyObject *module, PyObject *arg)
     if (wanted < 0) {
         return NULL;
     }
-    shim.enabled = wanted && shim.available;
-    return PyBool_FromLong(shim.enabled);
+    tw_shim.enabled = wanted && tw_shim.available;
+    return PyBool_FromLong(tw_shim.enabled);
+}
+
+PyObject *
+tw_torch_inference(PyObject *module, PyObject *unused)
+{
+    return PyBool_FromLong(tw_shim.enabled && tw_shim.is_inference != NULL);
 }

@@ -33,9 +33,8 @@ check_registers(const TwProgram *p, Py_ssize_t at)
     return 0;
 }
 
-/* True for the classes whose instances can be given another class. */
-static bool
-class_can_change(PyObject *type)
+bool
+tw_class_can_change(PyObject *type)
 {
     return (((PyTypeObject *)type)->tp_flags & Py_TPFLAGS_HEAPTYPE)
         || PyType_IsSubtype((PyTypeObject *)type, &PyModule_Type);
@@ -48,6 +47,18 @@ set_range(Py_ssize_t at, TwInstr *in)
         return -1;
     }
     return 0;
+}
+
+static int
+set_state(Py_ssize_t at, TwInstr *in)
+{
+    PyObject *fn, *expected;
+
+    if (!PyTuple_Check(in->obj) || !PyArg_ParseTuple(in->obj, "OO:STATE", &fn, &expected)) {
+        PyErr_Clear();
+        return refuse(at, "obj is not (callable, result)");
+    }
+    return PyCallable_Check(fn) ? 0 : refuse(at, "obj is not (callable, result)");
 }
 
 static int
@@ -108,7 +119,11 @@ check_operands(TwProgram *p, Py_ssize_t at)
     case TW_OP_TYPE:
         return PyType_Check(in->obj) ? 0 : refuse(at, "obj is not a class");
     case TW_OP_GETATTR:
-        return PyUnicode_CheckExact(in->obj) ? 0 : refuse(at, "obj is not a str");
+        if (!PyUnicode_CheckExact(in->obj)) {
+            return refuse(at, "obj is not a str");
+        }
+        PyUnicode_InternInPlace(&in->obj);
+        return 0;
     case TW_OP_EQ:
         return tw_const_is_supported(in->obj) ? 0 : refuse(at, "EQ cannot compare such an obj");
     case TW_OP_KEYS:
@@ -123,6 +138,8 @@ check_operands(TwProgram *p, Py_ssize_t at)
         return PyTuple_Check(in->obj) ? set_range(at, in) : refuse(at, "obj is not (low, high)");
     case TW_OP_TYPE_VERSION:
         return PyType_Check(in->obj) ? set_type_tag(at, in) : refuse(at, "obj is not a class");
+    case TW_OP_STATE:
+        return set_state(at, in);
     case TW_OP_ALL_DISTINCT:
         return PyTuple_Check(in->obj) ? set_distinct(p, at, in) : refuse(at, "obj is not a tuple");
     default:
@@ -145,7 +162,7 @@ check_block_member(const TwProgram *p, TwBlock *b, Py_ssize_t at, int32_t dict, 
         in_block[in->dst] = true;
     }
     b->orders |= in->op == TW_OP_KEYS;
-    if (in->op == TW_OP_TYPE && class_can_change(in->obj)) {
+    if (in->op == TW_OP_TYPE && tw_class_can_change(in->obj)) {
         b->rechecks[b->n_rechecks++] = (int32_t)at;
     }
     return 0;
@@ -222,11 +239,19 @@ parse_instr(TwProgram *p, Py_ssize_t at, PyObject *item)
     if (check_registers(p, at) < 0 || check_operands(p, at) < 0) {
         return -1;
     }
+    if (op == TW_OP_PREDICATE) {
+        p->kept[src] = true;
+    }
     if (TW_OPS[op].needs & TW_DST) {
         p->written[dst] = true;
         p->n_writes++;
     }
-    p->owning |= (TW_OPS[op].needs & TW_PYTHON) != 0;
+    if (op == TW_OP_STATE && p->n_states == at) {
+        p->n_states++;          /* nothing is borrowed yet */
+    }
+    else {
+        p->owning |= (TW_OPS[op].needs & TW_PYTHON) != 0;
+    }
     return 0;
 }
 
@@ -246,5 +271,5 @@ tw_program_fill(TwProgram *p, PyObject *items)
         }
     }
     p->owned = PyMem_Calloc((size_t)p->n_writes + 1, sizeof(PyObject *));
-    return p->owned != NULL ? 0 : (PyErr_NoMemory(), -1);
+    return p->owned != NULL ? tw_snapshot_init(p) : (PyErr_NoMemory(), -1);
 }

@@ -116,6 +116,12 @@ tw_dict_unfollow(TwWatch **watch)
     PyMem_Free(w);
 }
 
+const void *
+tw_dict_version_word(TwWatch *watch, PyObject *dict)
+{
+    return watch != NULL && watch->dict == dict ? &watch->version : NULL;
+}
+
 static TwWatch *
 watch_new(PyObject *dict)
 {
@@ -192,6 +198,12 @@ tw_dict_follow(TwWatch **watch, PyObject *dict)
 void
 tw_dict_unfollow(TwWatch **watch)
 {
+}
+
+const void *
+tw_dict_version_word(TwWatch *watch, PyObject *dict)
+{
+    return tw_dict_version_tag_word(dict);
 }
 
 #endif

@@ -17,6 +17,7 @@ from torchweld.frame._frame import (
     Program,
     tensor_codes,
     torch_fast,
+    torch_inference,
     torch_init,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "explain",
     "tensor_codes",
     "torch_fast",
+    "torch_inference",
     "torch_init",
 ]
 
@@ -65,6 +67,7 @@ class Op(IntEnum):
     TYPE_VERSION = 23
     DICT_UNCHANGED = 24
     ALL_DISTINCT = 25
+    STATE = 26
 
     @property
     def is_access(self) -> bool:
@@ -73,7 +76,8 @@ class Op(IntEnum):
 
 
 # class, dtype, device type, device index, layout, requires_grad, sizes, strides; None is "any", and
-# an empty tuple of strides is "any strides". The codes are those of libtorch's C shim.
+# an empty tuple of strides is "any strides". A ninth item, which `tensor_codes` does not give, is
+# whether it is an inference tensor. The codes are those of libtorch's C shim.
 TensorSpec: TypeAlias = tuple[
     type, int, int, int, int, bool | None, tuple[int | None, ...], tuple[int | None, ...]
 ]
