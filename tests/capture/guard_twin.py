@@ -60,3 +60,21 @@ def changed(fn: Any, change: Callable[[], Any], made: int, *args: Any) -> None:
     for _ in range(2):
         same(compiled(*args), fn(*args))
     assert graphs() == made
+
+
+def settled(compiled: Any) -> bool:
+    """Whether an entry that answers goes by a snapshot."""
+    entries = getattr(compiled, "entries", None) or type(compiled).__call__.entries
+    return any(e.hits and e.program.settled for e in entries)
+
+
+def called_until_settled(fn: Any, grad: bool) -> Any:
+    """`fn` compiled and called with a [2, 3] tensor until its calls go by a snapshot."""
+    torchweld.reset()
+    compiled = torchweld.compile(fn, backend="eager")
+    x = torch.ones(2, 3)
+    with torch.set_grad_enabled(grad):
+        for _ in range(12):
+            same(compiled(x.clone()), fn(x))
+    assert settled(compiled)
+    return compiled

@@ -107,6 +107,7 @@ class Twins:
         if isinstance(a, torch.Tensor):
             torch.testing.assert_close(b, a, rtol=0, atol=0, equal_nan=True)
             assert a.requires_grad == b.requires_grad, at
+            assert a.is_inference() == b.is_inference(), at
         elif isinstance(a, set | frozenset):
             assert a == b, at
         elif isinstance(a, dict):

@@ -45,16 +45,6 @@ def test_refused(program, code, says):
     check_refused(program, X, code=code, says=says)
 
 
-def test_class_statement():
-    def program(x):
-        class A:
-            n = 2
-
-        return x * A.n
-
-    check_refused(program, X, code="W107", says="class statement")
-
-
 def test_coroutine():
     async def later(x):
         return x

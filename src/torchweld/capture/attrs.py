@@ -34,10 +34,14 @@ from torchweld.ir.source import Attr, ClosureCell, InstanceDict, Item, Source
 _UNWATCHED = ("torch", "builtins", "math", "operator", "collections", "functools", "typing", "enum",
               "types", "itertools", "abc", "contextlib", "dataclasses", "copy",
               "inspect")  # fmt: skip
+_HEAP_TYPE = 1 << 9  # of `__flags__`: attributes of the class can be assigned
 _DESCRIPTORS_OF_C = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
     types.BuiltinFunctionType,
 )  # fmt: skip
+# a method of a class that pybind11 made; torch._C has the classes, types has no name for the kind
+INSTANCE_METHOD = type(vars(torch._C._InferenceMode)["__enter__"])
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _READABLE = (*IMMUTABLE, torch.dtype, torch.device, torch.layout, torch.finfo, torch.iinfo,
              torch.memory_format, range, slice, types.CodeType, types.MappingProxyType,
              types.GenericAlias, types.UnionType, property)  # fmt: skip
@@ -52,10 +56,22 @@ def mro_lookup(kind: type, name: str) -> Any:
 
 
 def watch_class(cap: Capture, kind: type) -> None:
-    """Guard that no attribute of a class made by the user is assigned."""
+    """Guard that no attribute is assigned of a class that the user or torch made in Python."""
     module = str(getattr(kind, "__module__", "")).split(".")[0]
-    if module not in _UNWATCHED:
+    if module not in _UNWATCHED or (module == "torch" and kind.__flags__ & _HEAP_TYPE):
         cap.guard("class_version", cap.pin(kind), None)
+
+
+def watch_method(cap: Capture, kind: type, name: str) -> None:
+    """Guard that a class whose other attributes may be assigned finds the same under a name."""
+    for base in kind.__mro__:
+        if not base.__flags__ & _HEAP_TYPE:
+            return
+        own = InstanceDict.make(cap.pin(base))
+        if name in base.__dict__:
+            cap.guard("is", Item.make(own, name, False), base.__dict__[name])
+            return
+        cap.guard("lacks_key", own, name)
 
 
 def get_attr(cap: Capture, obj: Value, name: str, cont: Cont | None = None) -> None:
@@ -95,6 +111,8 @@ def _const_attr(cap: Capture, obj: Const, name: str, cont: Cont | None) -> None:
         _function_attr(cap, obj, real, name, cont)
     elif isinstance(real, _READABLE):
         _real_attr(cap, obj, real, name, cont)
+    elif isinstance(real, _OPERATORS):
+        _operator_attr(cap, obj, real, name, cont)
     else:
         method = mro_lookup(type(real), name)
         if name == "__class__" or isinstance(method, _DESCRIPTORS_OF_C):
@@ -116,6 +134,25 @@ def _real_attr(cap: Capture, obj: Const, real: object, name: str, cont: Cont | N
         cap.deliver(BoundValue(Const(raw if raw is not MISSING else found), obj), cont)
         return
     cap.deliver(from_python(found), cont)
+
+
+def _operator_attr(cap: Capture, obj: Const, real: Any, name: str, cont: Cont | None) -> None:
+    """An overload, a name or a method of an ATen or custom operator."""
+    try:
+        found = getattr(real, name)
+    except AttributeError as error:
+        raise raised(AttributeError, *error.args) from None
+    raw = mro_lookup(type(real), name)
+    if isinstance(raw, types.FunctionType):
+        cap.deliver(BoundValue(Const(raw), obj), cont)
+    elif isinstance(found, _OPERATORS) or _is_text(found):
+        cap.deliver(from_python(found), cont)
+    else:
+        raise refuse("W107", f"attribute {name} of {type(real).__name__}", cap.loc())
+
+
+def _is_text(x: object) -> bool:
+    return isinstance(x, str) or (isinstance(x, list) and all(isinstance(i, str) for i in x))
 
 
 def from_python(obj: object) -> Value:
@@ -158,25 +195,36 @@ def _module_attr(cap: Capture, obj: Const, real: types.ModuleType, name: str,
         found = getattr(real, name)
     except AttributeError as error:
         raise raised(AttributeError, *error.args) from None
-    if real.__name__.split(".")[0] in _UNWATCHED and not isinstance(found, torch.Tensor):
-        cap.deliver(_stable_value(cap, found, name), cont)
+    installed = real.__name__.split(".")[0] in _UNWATCHED and not isinstance(found, torch.Tensor)
+    if name not in vars(real):
+        value = (_computed_value(cap, real, found, name) if installed
+                 else cap.wrap(found, Attr.make(cap.pin(real, real.__name__), name)))  # fmt: skip
+        cap.deliver(value, cont)
         return
-    if name in vars(real):
-        source: Source = Item.make(InstanceDict.make(cap.pin(real, real.__name__)), name, False)
-    else:
-        source = Attr.make(cap.pin(real, real.__name__), name)
+    source = Item.make(cap.pin(vars(real), real.__name__), name, False)
+    if installed and _is_opaque(found):
+        cap.guard("is", source, found)
+        cap.deliver(Const(found, source), cont)
+        return
     cap.deliver(cap.wrap(found, source), cont)
 
 
-def _stable_value(cap: Capture, found: object, name: str) -> Value:
-    """A value of torch's or the standard library's modules: taken as it is, not guarded."""
-    if isinstance(found, dict | list | set):
-        return cap.wrap(found, cap.pin(found, name))
-    kind = type(found)
-    made_in_python = bool(kind.__flags__ & (1 << 9))
-    if made_in_python and not isinstance(found, type | enum.Enum) and not callable(found):
-        return cap.wrap(found, cap.pin(found, name))
-    return from_python(found)
+def _is_opaque(found: object) -> bool:
+    """Whether an object of torch or of the standard library is only called, never looked into."""
+    return callable(found) and not isinstance(found, type | types.FunctionType | torch.nn.Module)
+
+
+def _computed_value(cap: Capture, real: types.ModuleType, found: object, name: str) -> Value:
+    """What a module of torch or of the standard library computes when it is asked."""
+    if isinstance(found, IMMUTABLE):
+        cap.guard("state", None, (_reader(real, name), found))
+        return Const(found)
+    return from_python(found) if callable(found) else cap.wrap(found, cap.pin(found, name))
+
+
+@functools.cache
+def _reader(module: types.ModuleType, name: str) -> Callable[[], object]:
+    return functools.partial(getattr, module, name)
 
 
 def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | None) -> None:
@@ -392,6 +440,8 @@ def bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: Co
         cap.deliver(BoundValue(Const(raw), Const(kind)), cont)
     elif isinstance(raw, _DESCRIPTORS_OF_C) and not isinstance(raw, types.BuiltinFunctionType):
         cap.deliver(BoundValue(Const(raw), obj), cont)
+    elif type(raw) is INSTANCE_METHOD:
+        cap.deliver(BoundValue(Const(raw.__func__), obj), cont)
     elif isinstance(raw, types.GetSetDescriptorType):
         _getset(cap, obj, raw, name, cont)
     elif _user_get(raw):

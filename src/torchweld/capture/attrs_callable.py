@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Sequence
 
 from torchweld.capture.attrs import bind_raw, builtin_attr, get_attr, watch_class
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised
 from torchweld.capture.tables import GETATTR
 from torchweld.capture.values.base import (
+    NONE,
     BoundValue,
+    CellValue,
     Const,
     DictValue,
     FunctionValue,
     PartialValue,
+    Slot,
     SuperValue,
     TupleValue,
+    Value,
 )
 
 
 def _super_attr(cap: Capture, obj: SuperValue, name: str, cont: Cont | None) -> None:
     start = obj.self_
     real = start.obj if isinstance(start, Const) and isinstance(start.obj, type) else None
+    if real is not None and not issubclass(real, obj.klass):
+        real = None  # a method of a metaclass: the class is the instance
     kind: type = real if real is not None else start.cls()
     mro = kind.__mro__
     for base in mro[mro.index(obj.klass) + 1 :]:
@@ -68,8 +75,39 @@ def _functionvalue_attr(cap: Capture, obj: FunctionValue, name: str, cont: Cont 
         cap.deliver(obj.attrs[name], cont)
     elif name == "__get__":
         cap.deliver(BoundValue(Const(types.FunctionType.__get__), obj), cont)
+    elif name in _PARTS:
+        cap.deliver(_PARTS[name](obj), cont)
     else:
         raise raised(AttributeError, f"'function' object has no attribute '{name}'")
+
+
+def _tuple_or_none(items: Sequence[Slot]) -> Value:
+    return TupleValue(list(items)) if items else NONE
+
+
+def _kwdefaults(fn: FunctionValue) -> Value:
+    out = DictValue(dict)
+    for key, value in fn.kwdefaults.items():
+        out.items[key] = value
+        out.keys[key] = Const(key)
+    return out if fn.kwdefaults else NONE
+
+
+_PARTS: dict[str, Callable[[FunctionValue], Value]] = {
+    "__closure__": lambda fn: _tuple_or_none(fn.closure),
+    "__defaults__": lambda fn: _tuple_or_none(fn.defaults),
+    "__kwdefaults__": _kwdefaults,
+}
+
+
+def _cell_attr(cap: Capture, obj: CellValue, name: str, cont: Cont | None) -> None:
+    if name != "cell_contents":
+        builtin_attr(cap, obj, name, cont)
+        return
+    if obj.contents is None:
+        raise raised(ValueError, "Cell is empty")
+    obj.contents = value = cap.force(obj.contents)
+    cap.deliver(value, cont)
 
 
 def _bound_attr(cap: Capture, obj: BoundValue, name: str, cont: Cont | None) -> None:
@@ -120,6 +158,6 @@ def _struct_fields(kind: type) -> list[str]:
 
 for _family, _handler in (
     (SuperValue, _super_attr), (FunctionValue, _functionvalue_attr), (BoundValue, _bound_attr),
-    (PartialValue, _partial_attr), (TupleValue, _tuple_attr),
+    (PartialValue, _partial_attr), (TupleValue, _tuple_attr), (CellValue, _cell_attr),
 ):  # fmt: skip
     GETATTR.add(_family, _handler)

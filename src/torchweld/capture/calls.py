@@ -48,6 +48,8 @@ _TRANSPARENT = frozenset(
     decorate(lambda self: "").__code__
     for decorate in (dataclasses._recursive_repr, reprlib.recursive_repr())  # type: ignore[attr-defined]
 )
+# the wrapper of functools.singledispatch
+_DISPATCH = functools.singledispatch(lambda x: x).__code__  # type: ignore[attr-defined]
 # once torch.compile has run, nn.Module's own methods are wrapped to count modules: (module, name)
 # of the wrapper -> the variable of its closure that holds the method
 _COUNTED = {
@@ -91,6 +93,15 @@ def _watched(real: Any) -> Any:
     return real.__closure__[real.__code__.co_freevars.index(name)].cell_contents
 
 
+def _dispatched(cap: Capture, fn: Const, args: list[Value]) -> Any:
+    """The function that functools.singledispatch chooses; None if `fn` is not made by it."""
+    real: Any = fn.obj
+    if getattr(real, "__code__", None) is not _DISPATCH or not args:
+        return None
+    cap.wrap(real.registry, Attr.make(fn.source or cap.pin(real), "registry"))
+    return real.dispatch(args[0].cls())
+
+
 def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Value],
                 cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
     real = fn.obj
@@ -117,7 +128,7 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     if isinstance(real, types.GenericAlias | typing._GenericAlias):  # type: ignore[attr-defined]
         _call_alias(cap, fn, real.__origin__, args, kwargs, cont, on_raise)
         return
-    inner = _watched(real)
+    inner = _dispatched(cap, fn, args) or _watched(real)
     if inner is not None:
         call_value(cap, Const(inner), args, kwargs, cont, on_raise)
         return
@@ -417,7 +428,15 @@ def construct(cap: Capture, fn: Const, kind: type, args: list[Value], kwargs: di
     meta_call = mro_lookup(type(kind), "__call__")
     if isinstance(meta_call, types.FunctionType) and type(kind).__module__ != "enum":
         call_value(cap, Const(meta_call), [fn, *args], kwargs, cont, on_raise)
-        return
+    else:
+        construct_plain(cap, fn, kind, args, kwargs, cont, on_raise)
+
+
+def construct_plain(cap: Capture, fn: Const, kind: type, args: list[Value],
+                    kwargs: dict[str, Value], cont: Cont | None,
+                    on_raise: OnRaise) -> None:  # fmt: skip
+    """type.__call__(kind, *args, **kwargs)."""
+    meta_call = mro_lookup(type(kind), "__call__")
     if meta_call is not type.__call__ and isinstance(meta_call, type):  # TypedDict
         construct(cap, Const(meta_call), meta_call, args, kwargs, cont, on_raise)
         return
@@ -468,6 +487,11 @@ def _made_in_python(kind: type) -> bool:
 
 def new_instance(cap: Capture, kind: type, args: list[Value]) -> Value:
     """object.__new__(kind), dict.__new__(kind), tuple.__new__(kind, items), ..."""
+    if inspect.isabstract(kind):
+        try:
+            object.__new__(kind)
+        except TypeError as error:
+            raise raised(TypeError, *error.args) from None
     if issubclass(kind, tuple):
         items = args[0] if args else TupleValue([])
         if not isinstance(items, TupleValue | ListValue):
@@ -522,5 +546,6 @@ def has_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
 
 
 __all__ = [
-    "NotConstant", "bind", "call_value", "constants", "construct", "has_tensor", "push_frame",
+    "NotConstant", "bind", "call_value", "constants", "construct", "construct_plain", "has_tensor",
+    "push_frame",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Graph nodes under FakeTensorMode: the only file that adds to the captured FX graph."""
+"""Graph nodes under FakeMode: the only file that adds to the captured FX graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorMode,
     UnsupportedFakeTensorException,
 )
 from torch.fx import Graph, Node
@@ -33,6 +32,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.ir.fake import FakeMode
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.source import Source
 
@@ -40,30 +40,29 @@ from torchweld.ir.source import Source
 _MAX_NESTING = 4
 
 
-class CheckedFakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-    """FakeTensorMode that refuses dimensions out of range where torch's own fake kernels do not."""
+class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
+    """FakeMode that remembers which inference tensors were written: they count no versions."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        place = _UNCHECKED_DIM.get(func)
-        if place is not None:
-            dim = args[place] if len(args) > place else (kwargs or {}).get("dim", -1)
-            rank = max(args[0].dim(), 1)
-            if not -rank <= dim < rank:
-                raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, "
-                                 f"{rank - 1}], but got {dim})")  # fmt: skip
-        return self.dispatch(func, types, args, kwargs or {})
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.written: set[int] = set()
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch puts a slow wrapper around the method above
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable:
+            for i, place in enumerate(func._schema.arguments):
+                if place.alias_info is not None and place.alias_info.is_write:
+                    given = args[i] if i < len(args) else (kwargs or {}).get(place.name)
+                    self._note(given)
+        return super().dispatch(func, types, args, kwargs)
+
+    def _note(self, given: Any) -> None:
+        for x in given if isinstance(given, tuple | list) else (given,):
+            if isinstance(x, torch.Tensor) and x.is_inference():
+                self.written.add(_memory(x))
 
 
-_ATEN = torch.ops.aten
-# operator -> position of `dim`
-_UNCHECKED_DIM: dict[Any, int] = {
-    _ATEN._softmax.default: 1, _ATEN._log_softmax.default: 1, _ATEN._safe_softmax.default: 1,
-    _ATEN.sort.default: 1, _ATEN.sort.stable: 2, _ATEN.argsort.default: 1, _ATEN.argsort.stable: 2,
-}  # fmt: skip
+def _memory(fake: torch.Tensor) -> int:
+    return int(fake.untyped_storage()._cdata)
 
 
 class GraphBuilder:
@@ -78,7 +77,7 @@ class GraphBuilder:
         self.force = force
         self.places: list[Source | LateNumber] = []
         self.numbers: dict[int, Node] = {}
-        self.mode = CheckedFakeMode(allow_non_fake_inputs=False, static_shapes=True)
+        self.mode = WatchfulMode(allow_non_fake_inputs=False, static_shapes=True)
         self.inputs: list[tuple[Source, TensorValue, torch.Tensor]] = []
         self.versions: list[int] = []
         self.by_fake: dict[int, TensorValue] = {}
@@ -114,8 +113,10 @@ class GraphBuilder:
 
     def mutated_inputs(self) -> list[int]:
         """Positions of the inputs whose data an operator of the graph wrote."""
+        written = self.mode.written
         return [i for i, (_, v, _) in enumerate(self.inputs)
-                if _version(v.fake) != self.versions[i]]  # fmt: skip
+                if _version(v.fake) != self.versions[i] or (
+                    written and _memory(v.fake) in written)]  # fmt: skip
 
     def _name(self, text: str) -> str:
         base = re.sub(r"\W+", "_", text).strip("_").lower() or "arg"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
+import torch
+
 from torchweld.base.errors import InternalError
-from torchweld.frame.program import Builder, Op, Program
+from torchweld.frame.program import Builder, Op, Program, torch_inference
 from torchweld.ir.guard import Guard
 from torchweld.ir.source import (
     Attr,
@@ -27,6 +30,31 @@ _FEW_PAIRS = 4
 _STABLE = ("is", "equal", "is_not", "type")
 # guards about a dict that cannot change while it does not
 _OF_DICT = ("lacks_key", "has_key", "keys", "length")
+
+
+def is_no_inference(x: torch.Tensor) -> bool:
+    """The opposite of `torch.is_inference`."""
+    return not x.is_inference()
+
+
+# predicates that a tensor guard of the same source answers without Python code
+_INFERENCE: dict[object, bool] = {torch.is_inference: True, is_no_inference: False}
+
+
+def _asks_inference(guard: Guard) -> bool:
+    return guard.kind == "predicate" and guard.expected in _INFERENCE
+
+
+def _merged(guards: list[Guard]) -> list[Guard]:
+    """The guards of one source, with a predicate about inference inside of its tensor guard."""
+    asked = next((g for g in guards if _asks_inference(g)), None)
+    tensor = next((g for g in guards if g.kind == "tensor"), None)
+    if asked is None or tensor is None or not torch_inference():
+        return guards
+    assert isinstance(tensor.expected, tuple)
+    spec = (*tensor.expected, _INFERENCE[asked.expected])
+    return [replace(g, expected=spec) if g is tensor else g
+            for g in guards if not _asks_inference(g)]  # fmt: skip
 
 
 class GuardBuilder:
@@ -87,17 +115,13 @@ class GuardBuilder:
         return self.registers[source]
 
     def _state(self, guard: Guard) -> None:
-        fact: Any = guard.expected
-        fn, expected = fact
-        reg = self.out.access(Op.CALL0, obj=fn, why=guard.text())
-        kind = Op.EQ if isinstance(expected, int | float | str | bool) else Op.IS
-        self.out.check(kind, reg, expected, why=guard.text())
+        self.out.check(Op.STATE, obj=guard.expected, why=guard.text())
 
     def _emit(self, source: Source, late: list[Guard]) -> None:
         if source not in self.registers:
             self._access(source)
         items = [c for c in self.children.get(source, ()) if _is_dict_item(c)]
-        mine = self.by_source.get(source, [])
+        mine = _merged(self.by_source.get(source, []))
         of_dict = [g for g in mine if g.kind in _OF_DICT and (items or g.kind != "length")]
         for guard in mine:
             if guard in of_dict or (_is_dict_item(source) and guard.kind in _STABLE):
@@ -205,7 +229,9 @@ def load(source: Source, args: tuple[object, ...]) -> object:
             kind: Any = dict if not source.sequence else list if isinstance(box, list) else tuple
             return kind.__getitem__(box, source.key)
         case InstanceDict():
-            return object.__getattribute__(load(source.base, args), "__dict__")
+            owner = load(source.base, args)
+            return dict(vars(owner)) if isinstance(owner, type) else (
+                object.__getattribute__(owner, "__dict__"))  # fmt: skip
         case ClosureCell():
             fn: Any = load(source.base, args)
             return fn.__closure__[source.index].cell_contents

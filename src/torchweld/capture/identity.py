@@ -20,7 +20,13 @@ def same(cap: Capture, a: Value, b: Value) -> bool:
         return a.obj is b.obj
     if a is not b:
         guard_distinct(cap, a, b)
-    return a is b
+    return a is b or _one_is_the_other(cap, a, b) or _one_is_the_other(cap, b, a)
+
+
+def _one_is_the_other(cap: Capture, a: Value, b: Value) -> bool:
+    """Whether `b` is the real object that was made for `a`."""
+    return isinstance(b, Const) and id(a) in cap.private.reals and (
+        cap.private.reals[id(a)] is b.obj)  # fmt: skip
 
 
 def guard_distinct(cap: Capture, a: Value, b: Value) -> None:

@@ -17,6 +17,7 @@ from torchweld.base.errors import GraphBreak
 from torchweld.capture import functions, opcodes
 from torchweld.capture.attrs import closure_of
 from torchweld.capture.calls import call_value
+from torchweld.capture.modes import ATTENTION
 from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
@@ -63,7 +64,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     """
     cap.wrapper = wrap
     cap.caller = call_value
-    grad_mode = torch.is_grad_enabled()
+    grad_mode, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     _guard_state(cap)
     code = decode(fn.__code__)
     if code.is_generator:
@@ -77,6 +78,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     _FAKE_LOG.disabled = True  # it prints the errors that the frame may well handle
     try:
         run(cap)
+        if torch.is_inference_mode_enabled() != inference or _leaves_modes(cap):
+            raise refuse("W106", "a mode of torch is left on or off at the end", cap.loc())
         outputs, result, finish = residualize(cap, grad_mode, locals_)
         graph = _finish_graph(cap, outputs)
     finally:
@@ -87,6 +90,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         raise refuse("W113", f"{code.qualname} runs no tensor operation")
     inputs = tuple(source for source, _, _ in cap.builder.inputs)
     _guard_aliases(cap)
+    _guard_inference(cap)
+    _guard_attention(cap)
     for source, _, real in cap.builder.inputs:
         if _may_be_pending(real):
             cap.guard("predicate", source, has_plain_data)
@@ -109,6 +114,34 @@ def _forget_requires_grad(cap: Capture) -> None:
             assert isinstance(guard.expected, tuple)
             loose = (*guard.expected[:5], None, *guard.expected[6:])
             cap.guards[key] = dataclasses.replace(guard, expected=loose)
+
+
+def _leaves_modes(cap: Capture) -> bool:
+    """Whether a mode other than grad mode, which is replayed, differs from before."""
+    return any(getter is not torch.is_grad_enabled and getter() != old
+               for getter, old in cap.modes_before.values())  # fmt: skip
+
+
+def _guard_attention(cap: Capture) -> None:
+    """Which kernels attention may use is decided when the graph is compiled."""
+    if any(n.target is torch.nn.functional.scaled_dot_product_attention
+           for n in cap.builder.graph.nodes):  # fmt: skip
+        for getter in ATTENTION.values():
+            cap.guard("state", None, (getter, getter()))
+
+
+def _guard_inference(cap: Capture) -> None:
+    """Inference tensors cannot be written outside of their mode; else few see a difference."""
+    stays = torch.is_inference_mode_enabled not in cap.modes_set
+    written = () if torch.is_inference_mode_enabled() and stays else cap.builder.mutated_inputs()
+    for i, (source, _, real) in enumerate(cap.builder.inputs):
+        if cap.reads_inference or i in written:
+            kind = torch.is_inference if real.is_inference() else is_no_inference
+            cap.guard("predicate", source, kind)
+
+
+def is_no_inference(x: torch.Tensor) -> bool:
+    return not x.is_inference()
 
 
 def has_plain_data(x: torch.Tensor) -> bool:

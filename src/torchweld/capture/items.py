@@ -32,6 +32,7 @@ from torchweld.capture.values.base import (
     Value,
     ViewValue,
     constant,
+    is_constant,
 )
 from torchweld.capture.wrap import complete, need_frozen, read_key, set_order
 
@@ -39,6 +40,9 @@ from torchweld.capture.wrap import complete, need_frozen, read_key, set_order
 # ----------------------------------------------------------------------- items
 def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> None:
     """obj[key]."""
+    if isinstance(obj, Const) and type(obj.obj).__module__ == "typing" and is_constant(key):
+        cap.deliver(real_call(operator.getitem, obj.obj, constant(key)), cont)
+        return
     hook = user_method(cap, obj, "__getitem__")
     if hook is not None:
         cap.call(Const(hook), [obj, key], {}, cont)

@@ -280,8 +280,7 @@ def plain_binary(cap: Capture, fn: Any, a: Value, b: Value, cont: Cont | None) -
             cap.deliver(ListValue([*a.items, *b.items]), cont)
             return
         case (TupleValue(), TupleValue()) if fn is operator.add:
-            kind = torch.Size if a.kind is torch.Size and b.kind is torch.Size else tuple
-            cap.deliver(TupleValue([*a.items, *b.items], kind), cont)
+            cap.deliver(TupleValue([*a.items, *b.items], _kind_of_sum(a.kind, b.kind)), cont)
             return
         case (ListValue(), Const(obj=int() as n)) if fn is operator.mul:
             cap.deliver(ListValue(a.items * n), cont)
@@ -308,6 +307,12 @@ def plain_binary(cap: Capture, fn: Any, a: Value, b: Value, cont: Cont | None) -
         raise refuse("W107", f"{fn.__name__} of {a.cls().__name__} and {b.cls().__name__}",
                      cap.loc()) from None  # fmt: skip
     cap.deliver(real_call(fn, left, right), cont)
+
+
+def _kind_of_sum(a: type, b: type) -> type:
+    """What a tuple and a torch.Size give differs from version to version."""
+    left, right = (torch.Size() if k is torch.Size else () for k in (a, b))
+    return type(left + right)
 
 
 _SET_OPS = {operator.or_: "union", operator.and_: "intersection", operator.sub: "difference",

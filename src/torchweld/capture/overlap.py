@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from torchweld.capture.modes import restoring
 from torchweld.ir.graph import VAL
 
 MUTATED = "mutated"  # GraphModule.meta: positions of the placeholders that the graph writes
@@ -22,15 +23,17 @@ def safe_from_overlap(gm: GraphModule, call: Callable[..., Any]) -> Callable[...
     values = [n.meta[VAL] for n in gm.graph.nodes if n.op == "placeholder"]
     sizes = [_extent(v) if isinstance(v, torch.Tensor) else 0 for v in values]
     tensors = [i for i, n in enumerate(sizes) if n]
-    if not written or len(tensors) < 2 or call == gm.forward:
-        return call
+    if not written or len(tensors) < 2 or call in (gm, gm.forward):
+        return restoring(gm, call)
+
+    plain = restoring(gm, gm.forward)
 
     def run(*args: Any) -> Any:
         spans = sorted((args[i].data_ptr(), i) for i in tensors)
         end, last = -1, -1
         for start, i in spans:
             if start < end and (i in written or last in written):
-                return gm.forward(*args)
+                return plain(*args)
             if start + sizes[i] > end:
                 end, last = start + sizes[i], i
         return call(*args)

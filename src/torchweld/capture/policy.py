@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import re
 import types
 from collections.abc import Callable
@@ -239,7 +240,7 @@ def _policy(fn: Any) -> Policy:
             return Policy.BUILTIN
     if isinstance(fn, functools._lru_cache_wrapper):
         return Policy.CACHED
-    if fn in (torch.Size, torch.device, torch.finfo, torch.iinfo):
+    if fn in (torch.Size, torch.device, torch.finfo, torch.iinfo, os.fspath):
         return Policy.PURE
     return Policy.REFUSE
 

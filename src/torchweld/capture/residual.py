@@ -15,6 +15,7 @@ import torch
 
 from torchweld.base.errors import InternalError
 from torchweld.capture.late import TYPE_VARIES, LateNumber
+from torchweld.capture.modes import around, copied, memory
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import (
@@ -46,6 +47,7 @@ CALL, EAGER = "call", "eager"
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 
 
+_PRIVATE = "a class made in the frame, or an instance or part of it, leaves the frame"
 Outcome = tuple[list[TensorValue], int | None, Finish | None]
 
 
@@ -64,6 +66,7 @@ class Residual:
         self._open: set[int] = set()
         self._kept: list[object] = []
         self._inputs = {id(v): s for s, v, _ in cap.builder.inputs}
+        self._with_grad = {memory(v) for _, v, _ in cap.builder.inputs if v.fake.requires_grad}
 
     # -------------------------------------------------------------- expressions
     def expr(self, slot: Slot) -> str:
@@ -102,6 +105,8 @@ class Residual:
         if at is None:
             at = self._output_index[id(x)] = len(self.outputs)
             self.outputs.append(x)
+        if not x.fake.requires_grad and memory(x) in self._with_grad:
+            return f"{self.bind_const(without_grad)}(outs[{at}])"
         return f"outs[{at}]"
 
     def late(self, x: LateNumber) -> str:
@@ -129,6 +134,20 @@ class Residual:
                   for p in self.cap.builder.places)  # fmt: skip
         return f"outs = {CALL}({', '.join(places)})"
 
+    def calling(self, call: str) -> tuple[str, list[str]]:
+        """The statements that call the graph, so that its outputs are inference tensors where
+        eager's are. call: the statement, or empty if the graph need not be called from here."""
+        how = around(self.cap.builder.graph, [v for _, v, _ in self.cap.builder.inputs],
+                     self.outputs)  # fmt: skip
+        if how.mode is not None:
+            guard = self.bind_const(torch._C._InferenceMode)
+            call = f"with {guard}({how.mode}): {call or self.graph_call()}"
+        statements = [call] if call else []
+        if how.copied:
+            remake = self.bind_const(copied)
+            statements.append(f"outs = {remake}(outs, {how.copied}, {how.kind})")
+        return call, statements
+
     def const(self, x: Const) -> str:
         obj = x.obj
         if isinstance(obj, _LITERALS) and type(obj) in _LITERALS:
@@ -138,6 +157,8 @@ class Residual:
         return self.bind_const(obj)
 
     def bind_const(self, obj: object) -> str:
+        if self.cap.private.has(obj):
+            raise refuse("W106", _PRIVATE, self.cap.loc())
         name = self._const_names.get(id(obj))
         if name is None:
             name = self._const_names[id(obj)] = f"c{len(self.consts)}"
@@ -145,6 +166,8 @@ class Residual:
         return name
 
     def param(self, source: Source) -> str:
+        if self.cap.private.owns(source):
+            raise refuse("W106", _PRIVATE, self.cap.loc())
         name = self.params.get(source)
         if name is None:
             name = self.params[source] = f"x{len(self.params)}"
@@ -178,6 +201,11 @@ class Residual:
         if slot is None:
             return False
         return slot.source is source
+
+
+def without_grad(x: torch.Tensor) -> torch.Tensor:
+    """Compiled code may give the memory of an input as the input itself, or a view of it."""
+    return x.detach() if x.requires_grad else x
 
 
 # ------------------------------------------------------------------- new objects
@@ -278,7 +306,7 @@ def _instance(r: Residual, x: InstanceValue) -> str:
     if isinstance(box, TupleValue):
         name = r.assign(f"{r.bind_const(tuple.__new__)}({kind}, ({r.items(box.items)},))")
     else:
-        base = object if box is None else box.cls()
+        base = _made_by(x.klass) if box is None else box.cls()
         name = r.assign(f"{r.bind_const(base.__new__)}({kind})")
     r.names[id(x)] = name
     if isinstance(box, DictValue):
@@ -290,6 +318,10 @@ def _instance(r: Residual, x: InstanceValue) -> str:
         r.lines.append(f"{r.bind_const(list.extend)}({name}, [{r.items(box.items)}])")
     _set_attrs(r, x, name, {k: v for k, v in x.attrs.items() if v is not None})
     return name
+
+
+def _made_by(kind: type) -> type:
+    return kind if kind is types.SimpleNamespace else object
 
 
 def _set_attrs(r: Residual, x: InstanceValue, name: str, attrs: dict[str, Value]) -> None:
@@ -406,17 +438,17 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source]) -> Outcome
     r = Residual(cap)
     assert cap.result is not None
     head = r.prologue()
-    if head or cap.builder.numbers:
-        head.append(r.graph_call())
+    call = r.graph_call() if head or cap.builder.numbers else ""
     _effects(r, grad_mode)
     result = r.expr(cap.result)
     _deferred(r)
-    if not head and not r.lines and isinstance(cap.result, TensorValue) and (
-            result.startswith("outs[")):  # fmt: skip
+    call, calling = r.calling(call)
+    head += calling
+    if not head and not r.lines and result == "outs[0]":
         return r.outputs, 0, None
     params = ["outs", *r.params.values()]
     inputs = tuple(r.params)
-    if head:
+    if call:
         params.append("*flat")
         inputs += tuple(locals_)
         r.consts.update({CALL: None, EAGER: None})

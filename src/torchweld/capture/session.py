@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from torchweld.base.errors import InternalError
 from torchweld.base.loc import NOWHERE, Loc
@@ -81,6 +82,39 @@ class WeakToken(Token):
         return isinstance(other, Token) and other.obj is self.obj
 
 
+class Private:
+    """Real objects that only this capture knows (private.py), by their own id.
+
+    made: all of them, kept alive. stand_ins: the Value that one of them stands for, where it is
+    not the object itself. reals: the other way round, by the id of the Value.
+    """
+
+    __slots__ = ("made", "reals", "stand_ins")
+
+    def __init__(self) -> None:
+        self.made: dict[int, object] = {}
+        self.stand_ins: dict[int, Value] = {}
+        self.reals: dict[int, object] = {}
+
+    def owns(self, source: Source | None) -> bool:
+        """Whether a path starts at one of them."""
+        if not self.made:
+            return False
+        while source is not None and not isinstance(source, Pinned):
+            source = getattr(source, "base", None)
+        return source is not None and id(source.token.obj) in self.made
+
+    def has(self, obj: object) -> bool:
+        """Whether an object is one of them, or of a class that is."""
+        if not self.made:
+            return False
+        if isinstance(obj, property):
+            return self.has(obj.fget) or self.has(obj.fset)
+        if isinstance(obj, staticmethod | classmethod):
+            return self.has(obj.__func__)
+        return id(obj) in self.made or id(type(obj)) in self.made
+
+
 class Capture:
     """Everything that changes while a frame is captured.
 
@@ -97,13 +131,17 @@ class Capture:
         self.objects: dict[int, Value] = {}
         self.kept: list[object] = []
         self.pinned: dict[int, Pinned] = {}
+        self.private = Private()
         self.changed: dict[Mutable, None] = {}
         self.globals_written: dict[tuple[int, str], tuple[dict[str, object], Value | None]] = {}
         self.handled: list[Value] = []
         self.cells: dict[int, CellValue] = {}
-        self.state_restore: list[Callable[[], None]] = []
+        self.state_restore: list[Callable[[], object]] = []
         self.modes_set: set[Any] = set()
+        self.modes_before: dict[tuple[Any, ...], tuple[Callable[[], Any], Any]] = {}
+        self.inference: dict[Value, tuple[Any, Node]] = {}  # inference modes that are entered
         self.reads_grad = False
+        self.reads_inference = False
         self.functions: set[types.FunctionType] = set()
         self.effects: list[tuple[Value, list[Value], dict[str, Value]]] = []
         self.result: Value | None = None
@@ -154,6 +192,9 @@ class Capture:
         """The Value of an object from outside, guarded as its family asks."""
         if self.wrapper is None:
             raise InternalError("Capture.wrapper is not set")
+        stands_for = self.private.stand_ins.get(id(obj))
+        if stands_for is not None:
+            return stands_for
         if source in self.late.sources and isinstance(obj, int | float) and (
                 type(obj) in (int, float)):  # fmt: skip
             return self.late.leaf(obj, source)
@@ -202,6 +243,8 @@ class Capture:
 
     def guard(self, kind: str, source: Source | None, expected: object) -> None:
         """Record a fact; the same fact is recorded once."""
+        if self.private.owns(source):
+            return
         if kind == "type" and isinstance(expected, type) and issubclass(expected, torch.nn.Module):
             self.guard("class_version", self.pin(expected), None)  # its methods may be replaced
         try:

@@ -40,6 +40,7 @@ class VFrame:
     on_return: what happens with the result; None pushes it on the caller's stack.
     on_raise: asked when an exception leaves the frame; True means that it was dealt with.
     exc: exceptions being handled, innermost last.
+    names: of the body of a class statement, what it has defined.
     """
 
     code: Code
@@ -54,6 +55,7 @@ class VFrame:
     on_raise: Callable[[Value], bool] | None = None
     on_yield: Cont | None = None
     function: Value | None = None
+    names: dict[str, Value] | None = None
 
     def loc(self) -> Loc:
         i = max(self.ip - 1, 0)

@@ -21,6 +21,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.ir.source import Attr
 
 # read from the metadata: no node
 _METADATA = frozenset((
@@ -84,6 +85,11 @@ def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None)
     if name in ("grad_fn", "grad") and not obj.fake.requires_grad and real is None:
         cap.deliver(Const(None), cont)
         return
+    if name == "grad" and real is not None and real.is_leaf:
+        assert obj.source is not None
+        source = Attr.make(obj.source, "grad")
+        cap.deliver(cap.wrap(real.grad, source), cont)
+        return
     raise refuse("W107", f"Tensor.{name}", cap.loc())
 
 
@@ -105,6 +111,7 @@ def metadata_call(name: str) -> Any:
     def handler(cap: Capture, args: list[Value], kwargs: dict[str, Value],
                 cont: Cont | None) -> None:  # fmt: skip
         tensor = args[0]
+        cap.reads_inference |= name == "is_inference"
         if not isinstance(tensor, TensorValue):
             raise raised(TypeError, f"Tensor.{name} of {tensor.cls().__name__}")
         try:

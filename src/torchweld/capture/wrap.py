@@ -76,12 +76,22 @@ def _stable(obj: object) -> bool:
     return False
 
 
+_PYBIND = type(torch._C._InferenceMode)
+
+
+def _is_native_enum(kind: type) -> bool:
+    """Whether pybind11 made this class for an enum."""
+    return type(kind) is _PYBIND and "__members__" in kind.__dict__
+
+
 def _by_base(kind: type) -> Wrapper:
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return _tuple
     for base, wrapper in _BASES:
         if issubclass(kind, base):
             return wrapper
+    if _is_native_enum(kind) or kind.__module__ == "typing":
+        return _identity
     if kind.__flags__ & (1 << 9) and hasattr(kind, "__dictoffset__"):  # a class made in Python
         return _instance
     return _identity
@@ -130,7 +140,8 @@ def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
     if obj.device.type not in ("cpu", "cuda"):
         raise refuse("W112", f"{source.text()} is on {obj.device}", cap.loc())
     cap.guard("tensor", source, tensor_codes(obj))
-    return cap.builder.input(obj, source)
+    with torch.inference_mode(obj.is_inference()):  # whatever the frame has entered by now
+        return cap.builder.input(obj, source)
 
 
 def _list(cap: Capture, obj: list[object], source: Source) -> Value:
@@ -242,7 +253,7 @@ _FROZEN: tuple[type, ...] = (
 
 def frozen(obj: object) -> bool:
     """Whether what the object is worth can never change."""
-    return isinstance(obj, _FROZEN)
+    return isinstance(obj, _FROZEN) or _is_native_enum(type(obj))
 
 
 def need_frozen(cap: Capture, x: Value) -> None:

@@ -3,6 +3,7 @@
 from torchweld.capture import attrs_callable
 from torchweld.capture.functions import (
     builtin,
+    classes,
     containers,
     effects,
     exceptions,
@@ -17,6 +18,6 @@ from torchweld.capture.functions import (
 )
 
 __all__ = [
-    "attrs_callable", "builtin", "containers", "effects", "exceptions", "iterators", "objects",
-    "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state",
+    "attrs_callable", "builtin", "classes", "containers", "effects", "exceptions", "iterators",
+    "objects", "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state",
 ]  # fmt: skip

@@ -426,11 +426,6 @@ def cell_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     cap.deliver(CellValue(args[0] if args else None), cont)
 
 
-@klass(property)
-def property_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    raise refuse("W107", "a property made in the frame", cap.loc())
-
-
 # --------------------------------------------------------------- operator module
 def _binary_function(symbol: str) -> CallHandler:
     return lambda cap, args, kwargs, cont: binary(cap, symbol, args[0], args[1], cont)

@@ -116,6 +116,13 @@ class _EnabledFor:
             other.level, other.answer)  # fmt: skip
 
 
+@function(logging.getLogger)
+def get_logger(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Loggers are made once, and never go away."""
+    logger = logging.getLogger(*(constant(a) for a in (*args, *kwargs.values())))
+    cap.deliver(cap.wrap(logger, cap.pin(logger)), cont)
+
+
 @function(logging.Logger.isEnabledFor)
 def is_enabled_for(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     logger, level = args

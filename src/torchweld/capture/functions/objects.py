@@ -12,13 +12,13 @@ from torchweld.capture.attrs import (
     generic_attr,
 )
 from torchweld.capture.attrs_write import generic_del, generic_set
-from torchweld.capture.calls import construct, new_instance
+from torchweld.capture.calls import construct, construct_plain, new_instance
 from torchweld.capture.functions.builtin import text_of
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.identity import same
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.tables import FUNCTIONS, function, method
+from torchweld.capture.tables import FUNCTIONS, function, klass, method
 from torchweld.capture.values.base import (
     BoundValue,
     Const,
@@ -116,7 +116,7 @@ def _class(cap: Capture, x: Value) -> tuple[Const, type]:
 @function(type.__call__)
 def type_call(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     kind, real = _class(cap, args[0])
-    construct(cap, kind, real, args[1:], kwargs, cont, None)
+    construct_plain(cap, kind, real, args[1:], kwargs, cont, None)
 
 
 @method(type, "__getattribute__")
@@ -129,6 +129,15 @@ def type_getattribute(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | Non
 def type_mro(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     _, real = _class(cap, args[0])
     cap.deliver(ListValue([Const(k) for k in real.__mro__]), cont)
+
+
+@klass(types.SimpleNamespace)
+def simple_namespace(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if args:
+        raise refuse("W107", "SimpleNamespace of a mapping", cap.loc())
+    made = InstanceValue(types.SimpleNamespace)
+    made.attrs.update(kwargs)
+    cap.deliver(made, cont)
 
 
 @function(types.MethodType)

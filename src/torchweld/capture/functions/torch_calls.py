@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 
 from torchweld.capture.attrs import from_python
 from torchweld.capture.policy import graph_call
@@ -32,6 +34,7 @@ def _metadata(fn: Any) -> None:
     """A function of a tensor that its metadata answers."""
 
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        cap.reads_inference |= fn is torch.is_inference
         real = [a.fake if isinstance(a, TensorValue) else constant(a) for a in args]
         cap.deliver(from_python(fn(*real)), cont)
 
@@ -89,6 +92,19 @@ def tensor_class(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
 @klass(torch.nn.Parameter)
 def parameter(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     raise refuse("W107", "a Parameter made in the frame", cap.loc())
+
+
+@function(torch.utils.checkpoint.checkpoint)
+def checkpoint(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Without gradients nothing is recomputed: the function is just called."""
+    if torch.is_grad_enabled() or "context_fn" in kwargs:
+        raise refuse("W103", "checkpoint with gradients", cap.loc())
+    rest = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT}
+    cap.call(args[0], args[1:], rest, cont)
+
+
+_CHECKPOINT = frozenset(inspect.signature(torch.utils.checkpoint.checkpoint).parameters) | {
+    "preserve_rng_state"}  # fmt: skip
 
 
 @function(torch.autograd.grad, torch.autograd.backward, torch.save, torch.load, torch.compile,

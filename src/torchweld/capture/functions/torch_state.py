@@ -6,16 +6,28 @@ mode that they will run under; it is recorded in the graph too, and undone when 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from torchweld.capture.attrs import from_python
+from torchweld.capture.modes import (
+    ATTENTION,
+    ENTER,
+    EXIT,
+    SET_GRAD,
+    SETTERS,
+    STEPS,
+    enter,
+    undo_of,
+)
 from torchweld.capture.session import Capture, is_compiling
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.tables import FUNCTIONS, function, klass, method
+from torchweld.capture.tables import FUNCTIONS, function, klass
 from torchweld.capture.values.base import Const, InstanceValue, NotConstant, Value, constant
 from torchweld.ir.graph import LOC
 
@@ -80,52 +92,49 @@ _answer(False, torch.jit.is_scripting, torch.jit.is_tracing,  # type: ignore[att
         torch._C._get_tracing_state,
         torch.onnx.is_in_onnx_export, torch.compiler.is_exporting, torch.distributed.is_initialized,
         torch._C._is_torch_function_all_disabled, torch.overrides.is_tensor_method_or_property)
-_answer(None, torch._C._log_api_usage_once, torch._assert, torch.amp.autocast_mode._enter_autocast)
+_answer(None, torch._C._log_api_usage_once, torch.compiler.cudagraph_mark_step_begin,
+        torch._assert, torch.amp.autocast_mode._enter_autocast)
 _answer(False, torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
         torch.overrides.has_torch_function_variadic)
 
 
-# ---------------------------------------------------------------------- setters
-def _setter(fn: Callable[..., Any], getters: tuple[Any, ...], undo: Callable[..., Any]) -> None:
-    """`undo(*args)` is called before the change and returns what restores the old state."""
+@klass(torch.autograd.profiler.record_function)
+def record_function(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Without a profiler, a context that does nothing."""
+    enabled = torch._C._autograd._profiler_enabled
+    if enabled():
+        raise refuse("W115", "a profiler is active", cap.loc())
+    cap.guard("state", None, (enabled, False))
+    cap.call(Const(contextlib.nullcontext), [], {}, cont)
 
+
+# ---------------------------------------------------------------------- setters
+def _setter(fn: Callable[..., Any]) -> None:
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         real_args, real_kwargs = _constants(cap, args, kwargs)
-        cap.state_restore.append(undo(*real_args, **real_kwargs))
-        cap.modes_set.update(getters)
-        result = fn(*real_args, **real_kwargs)
-        node = cap.builder.graph.call_function(fn, tuple(real_args), real_kwargs)
-        node.meta[LOC] = cap.loc()
+        given = (*real_args, *real_kwargs.values())
+        cap.state_restore.append(undo_of(fn, given))
+        if fn in SETTERS:
+            getter = SETTERS[fn](*given)
+            cap.modes_set.add(getattr(getter, "func", getter))
+            cap.modes_before.setdefault((fn, given[:-1]), (getter, getter()))
+        result = fn(*given)
+        _node(cap, fn, given)
         cap.deliver(from_python(result), cont)
 
     FUNCTIONS.add(fn, handler)
 
 
-def _again(setter: Callable[..., Any], old: Any, *rest: Any) -> Callable[[], None]:
-    return lambda: setter(*rest, old)
+def _node(cap: Capture, fn: Any, args: tuple[Any, ...]) -> Node:
+    node = cap.builder.graph.call_function(fn, args)
+    node.meta[LOC] = cap.loc()
+    return node
 
 
-def _autocast_enabled(*args: Any) -> Callable[[], None]:
-    device = args[0] if len(args) > 1 else "cuda"
-    old = torch.is_autocast_enabled(device)
-    return lambda: torch.set_autocast_enabled(device, old)
-
-
-def _nesting(step: Callable[[], int]) -> Callable[[], None]:
-    return lambda: (step(), None)[1]
-
-
-_setter(torch._C._set_grad_enabled, (torch.is_grad_enabled,),
-        lambda on: _again(torch._C._set_grad_enabled, torch.is_grad_enabled()))
-_setter(torch.set_autocast_enabled, (torch.is_autocast_enabled,), _autocast_enabled)
-_setter(torch.set_autocast_dtype, (torch.get_autocast_dtype,),
-        lambda device, dtype: _again(torch.set_autocast_dtype, torch.get_autocast_dtype(device),
-                                     device))  # fmt: skip
-_setter(torch.set_autocast_cache_enabled, (torch.is_autocast_cache_enabled,),
-        lambda on: _again(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled()))
-_setter(torch.autocast_increment_nesting, (), lambda: _nesting(torch.autocast_decrement_nesting))
-_setter(torch.autocast_decrement_nesting, (), lambda: _nesting(torch.autocast_increment_nesting))
-_setter(torch.clear_autocast_cache, (), lambda: lambda: None)
+for _change in (*SETTERS, *STEPS):
+    _setter(_change)
+for _get in ATTENTION.values():
+    _getter(_get)
 
 
 # --------------------------------------------------------------- inference mode
@@ -137,14 +146,35 @@ def make_inference_mode(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | N
     cap.deliver(made, cont)
 
 
-@method(torch._C._InferenceMode, "__enter__", "__exit__")
-def inference_mode_block(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    if torch.is_inference_mode_enabled():
-        cap.deliver(Const(None), cont)  # already on outside: nothing changes
-        return
-    raise refuse("W106", "inference_mode entered inside of the compiled function: its results "
-                         "would be inference tensors only in part; use no_grad here, or enter it "
-                         "around the call", cap.loc())  # fmt: skip
+@function(vars(torch._C._InferenceMode)["__enter__"].__func__)
+def enter_inference_mode(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    (mode,), _ = _constants(cap, [_attr(args[0], "mode")], {})
+    if args[0] in cap.inference or type(mode) is not bool:
+        raise refuse("W107", "an inference mode entered twice, or not set to a bool", cap.loc())
+    opened, undo = enter(mode)
+    cap.inference[args[0]] = opened, _node(cap, ENTER, (mode,))
+    if not mode:  # what entering it does anyway, for those who follow grad mode only
+        _node(cap, SET_GRAD, (True,))
+    cap.state_restore.append(undo)
+    cap.modes_set.update((torch.is_grad_enabled, torch.is_inference_mode_enabled))
+    cap.deliver(Const(None), cont)
+
+
+@function(vars(torch._C._InferenceMode)["__exit__"].__func__)
+def leave_inference_mode(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if args[0] is not next(reversed(cap.inference), None):
+        raise refuse("W107", "inference modes that are not nested", cap.loc())
+    opened, node = cap.inference.pop(args[0])
+    EXIT(opened)
+    _node(cap, EXIT, (node,))
+    cap.deliver(Const(None), cont)
+
+
+def _attr(obj: Value, name: str) -> Value:
+    assert isinstance(obj, InstanceValue)
+    found = obj.attrs[name]
+    assert found is not None
+    return found
 
 
 @function(torch.manual_seed, torch.seed, torch.set_default_dtype, torch.set_default_device,

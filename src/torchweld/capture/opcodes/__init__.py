@@ -3,6 +3,7 @@
 from torchweld.capture.opcodes import (
     build,
     call,
+    class_body,
     iterate,
     jump,
     match,
@@ -13,5 +14,6 @@ from torchweld.capture.opcodes import (
 )
 
 __all__ = [
-    "build", "call", "iterate", "jump", "match", "names", "operators", "protect", "stack",
+    "build", "call", "class_body", "iterate", "jump", "match", "names", "operators", "protect",
+    "stack",
 ]  # fmt: skip

@@ -140,8 +140,3 @@ def _plain(found: object) -> bool:
 @opcode("LOAD_ASSERTION_ERROR")
 def load_assertion_error(cap: Capture, f: VFrame, i: Instr) -> None:
     f.stack.append(Const(AssertionError))
-
-
-@opcode("LOAD_BUILD_CLASS")
-def load_build_class(cap: Capture, f: VFrame, i: Instr) -> None:
-    raise refuse("W107", "a class statement", cap.loc())

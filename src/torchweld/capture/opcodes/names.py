@@ -115,21 +115,22 @@ def read_global(cap: Capture, f: VFrame, name: str) -> Value:
             return value
     elif name in f.globals:
         found = f.globals[name]
-        if _own_or_torch(f) and isinstance(found, IMMUTABLE):
+        if _is_own(f) and isinstance(found, IMMUTABLE):
             return Const(found)
         return cap.wrap(found, Item.make(f.globals_source, name, False))
     table = f.globals.get("__builtins__", builtins)
     names = table if isinstance(table, dict) else vars(table)
-    if name in names:
-        if not _own_or_torch(f):
-            cap.guard("lacks_key", f.globals_source, name)
-        return Const(names[name])
-    raise raised(NameError, f"name '{name}' is not defined")
+    if name not in names:
+        raise raised(NameError, f"name '{name}' is not defined")
+    if not _is_own(f):
+        cap.guard("lacks_key", f.globals_source, name)
+        cap.guard("is", Item.make(cap.pin(names, "builtins"), name, False), names[name])
+    return Const(names[name])
 
 
-def _own_or_torch(f: VFrame) -> bool:
-    """Globals of torch's own modules and of this package are taken as constant."""
-    return str(f.globals.get("__name__", "")).split(".")[0] in ("torch", "torchweld")
+def _is_own(f: VFrame) -> bool:
+    """Globals of this package are taken as constant."""
+    return str(f.globals.get("__name__", "")).split(".")[0] == "torchweld"
 
 
 @opcode("STORE_GLOBAL")

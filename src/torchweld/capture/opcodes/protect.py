@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from typing import Any
 
-from torchweld.capture.attrs import MISSING, mro_lookup, watch_class
+from torchweld.capture.attrs import INSTANCE_METHOD, MISSING, mro_lookup, watch_class
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Raised, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
@@ -144,8 +145,12 @@ def before_with(cap: Capture, f: VFrame, i: Instr) -> None:
                                 f"protocol{missed}")  # fmt: skip
     if not isinstance(manager, InstanceValue):
         raise refuse("W107", f"with on {kind.__name__}", cap.loc())
-    f.stack.append(BoundValue(Const(leave), manager))
-    cap.call(BoundValue(Const(enter), manager), [], {}, f.push)
+    f.stack.append(_bound(leave, manager))
+    cap.call(_bound(enter, manager), [], {}, f.push)
+
+
+def _bound(raw: Any, manager: Value) -> BoundValue:
+    return BoundValue(Const(raw.__func__ if type(raw) is INSTANCE_METHOD else raw), manager)
 
 
 @opcode("WITH_EXCEPT_START")

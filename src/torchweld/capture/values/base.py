@@ -88,6 +88,12 @@ class Lazy:
 Slot = Value | Lazy
 
 
+class StandIn:
+    """What real code holds in the place of a value that is not known as a Python object."""
+
+    __slots__ = ()
+
+
 class IdKey:
     """A dict key that is equal to itself only: an object hashed by identity."""
 

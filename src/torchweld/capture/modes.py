@@ -1,0 +1,214 @@
+"""Calls in a captured graph that change torch's modes, and what must hold around the graph.
+
+A graph holds such calls as nodes. Compiled code ignores them, since they decide nothing that it
+computes, except for one thing: whether the tensors that it returns are inference tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from torchweld.capture.state import refuse
+from torchweld.capture.values.base import TensorValue
+from torchweld.ir.graph import VAL
+
+ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
+EXIT: Any = torch.autograd.grad_mode._exit_inference_mode
+SET_GRAD: Any = torch._C._set_grad_enabled
+Undo = Callable[[], object]
+
+
+# which kernels scaled_dot_product_attention may choose from: setter -> getter
+ATTENTION: dict[Any, Any] = {
+    getattr(torch._C, f"_set_sdp_use_{name}"): getattr(torch._C, f"_get_{name}_sdp_enabled")
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable", "fa3")
+    if hasattr(torch._C, f"_set_sdp_use_{name}") and hasattr(torch._C, f"_get_{name}_sdp_enabled")
+}
+# setter, whose last argument is the new state -> what, called with the setter's arguments, gives
+# the call that reads the state
+SETTERS: dict[Any, Callable[..., Callable[[], Any]]] = {
+    SET_GRAD: lambda on: torch.is_grad_enabled,
+    torch.set_autocast_enabled: lambda *args: functools.partial(
+        torch.is_autocast_enabled, args[0] if len(args) > 1 else "cuda"),
+    torch.set_autocast_dtype: lambda device, dtype: functools.partial(
+        torch.get_autocast_dtype, device),
+    torch.set_autocast_cache_enabled: lambda on: torch.is_autocast_cache_enabled,
+    **{setter: functools.partial(lambda getter, on: getter, getter)
+       for setter, getter in ATTENTION.items()},
+}  # fmt: skip
+# calls without an argument -> what undoes them
+STEPS: dict[Any, Any] = {
+    torch.autocast_increment_nesting: torch.autocast_decrement_nesting,
+    torch.autocast_decrement_nesting: torch.autocast_increment_nesting,
+    torch.clear_autocast_cache: lambda: None,
+}
+
+
+_CHANGES = frozenset((*SETTERS, *STEPS))
+
+
+def undo_of(setter: Any, args: tuple[Any, ...]) -> Undo:
+    """The call that restores the state from before `setter(*args)`."""
+    if setter in STEPS:
+        undo: Undo = STEPS[setter]
+        return undo
+    old = SETTERS[setter](*args)()
+    return lambda: setter(*args[:-1], old)
+
+
+# ------------------------------------------------- the graph itself, when an operator fails
+_undos = threading.local()
+
+
+def _opened() -> list[Undo]:
+    found: list[Undo] | None = getattr(_undos, "stack", None)
+    if found is None:
+        found = _undos.stack = []
+    return found
+
+
+def _remembering(setter: Any) -> Any:
+    """`setter`, which also notes how to undo it."""
+
+    def run(*args: Any) -> Any:
+        _opened().append(undo_of(setter, args))
+        return setter(*args)
+
+    return run
+
+
+def enter(mode: bool) -> tuple[Any, Undo]:
+    """Enter inference mode: the object that leaves it, and what undoes everything since."""
+    before = torch.is_grad_enabled()
+    opened = ENTER(mode)
+    return opened, lambda: (EXIT(opened), SET_GRAD(before))
+
+
+def _enter(mode: bool) -> Any:
+    opened, undo = enter(mode)
+    _opened().append(undo)
+    return opened
+
+
+def restoring(gm: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`; if it is the graph itself, an operator that fails leaves no mode behind.
+
+    In eager the with block around the operator restores the mode; a graph has no such blocks.
+    """
+    setters = [n for n in gm.graph.nodes if n.target is ENTER or n.target in _CHANGES]
+    if not setters or call not in (gm, gm.forward):
+        return call
+    graph = Graph()
+    places: dict[Node, Node] = {}
+    graph.output(graph.graph_copy(gm.graph, places))
+    for node in setters:
+        places[node].target = _enter if node.target is ENTER else _remembering(node.target)
+    inner = GraphModule(gm, graph).forward
+
+    def run(*args: Any) -> Any:
+        opened = _opened()
+        depth = len(opened)
+        try:
+            return inner(*args)
+        except BaseException:
+            while len(opened) > depth:
+                opened.pop()()
+            raise
+        finally:
+            del opened[depth:]
+
+    return run
+
+
+# ------------------------------------------------------------- which tensors are inference tensors
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The inference mode in which the graph must be called.
+
+    mode: to enter around the call, or None. copied: positions of outputs of the other kind than
+    the call makes; `kind` is that kind.
+    """
+
+    mode: bool | None
+    copied: tuple[int, ...]
+    kind: bool
+
+
+NOTHING = Around(None, (), False)
+
+
+def around(graph: Graph, inputs: Sequence[TensorValue], outputs: Sequence[TensorValue]) -> Around:
+    """What must be done so that the outputs are inference tensors just where eager's are.
+
+    Errors: GraphBreak W106 where outputs of both kinds share memory or require grad.
+    """
+    if not any(n.target is ENTER for n in graph.nodes):
+        return NOTHING
+    outside = torch.is_inference_mode_enabled()
+    theirs = {memory(x) for x in inputs}
+    own = [i for i, x in enumerate(outputs) if memory(x) not in theirs]
+    other = [i for i in own if outputs[i].fake.is_inference() != outside]
+    if not other:
+        return NOTHING
+    if len(other) == len(own) and not _records_elsewhere(graph, not outside):
+        return Around(not outside, (), False)
+    kept = {memory(x) for i, x in enumerate(outputs) if i not in other}
+    memories = [memory(outputs[i]) for i in other]
+    apart = len(set(memories)) == len(memories) and not kept & set(memories)
+    if not apart or not all(_can_be_copied(outputs[i].fake) for i in other):
+        raise refuse("W106", "results made inside and outside of inference_mode that share memory, "
+                             "require grad, or have gaps")  # fmt: skip
+    return Around(None, tuple(other), not outside)
+
+
+def memory(x: TensorValue) -> int:
+    """A number that tensors have in common that share memory."""
+    return int(x.fake.untyped_storage()._cdata)
+
+
+def _can_be_copied(fake: torch.Tensor) -> bool:
+    """Whether a clone has the same strides."""
+    expected = 1
+    for size, stride in sorted(zip(fake.shape, fake.stride(), strict=True), key=lambda p: p[1]):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return not fake.requires_grad
+
+
+def _records_elsewhere(graph: Graph, mode: bool) -> bool:
+    """Whether autograd records an operator that does not run in this inference mode."""
+    now = torch.is_inference_mode_enabled()
+    before: dict[Node, bool] = {}
+    for node in graph.nodes:
+        if node.target is ENTER:
+            before[node] = now
+            now = bool(node.args[0])
+        elif node.target is EXIT:
+            now = before[node.args[0]]
+        elif node.op != "placeholder" and now != mode and _requires_grad(node.meta.get(VAL)):
+            return True
+    return False
+
+
+def _requires_grad(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return any(_requires_grad(v) for v in value)
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def copied(outs: Sequence[Any], places: tuple[int, ...], mode: bool) -> list[Any]:
+    """The outputs, with those at `places` remade in the given inference mode."""
+    found = list(outs)
+    with torch._C._InferenceMode(mode):
+        for i in places:
+            if found[i].is_inference() != mode:
+                found[i] = found[i].clone()
+    return found
