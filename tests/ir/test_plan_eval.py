@@ -13,7 +13,7 @@ from tests.ir.test_loop_random import bits
 from torchweld.base.errors import InternalError
 from torchweld.ir.loop_eval import evaluate
 from torchweld.ir.loop_text import parse
-from torchweld.ir.plan import Free, Kernel, Local, Plan, Slot, Stage
+from torchweld.ir.plan import Free, Kernel, Local, Plan, Slot, Stage, Tile
 from torchweld.ir.plan_eval import evaluate_plan
 
 SOFTMAX = """
@@ -175,3 +175,54 @@ def test_a_buffer_without_a_place_is_caught():
     plan = plain_plan(parse(CHAIN))
     with pytest.raises(InternalError, match="the plan has no place for a"):
         evaluate_plan(replace(plan, slots=plan.slots[1:]), [[1.0] * 4])
+
+
+def on_blocks(plan, points, loop):
+    """The plan with its one kernel cut into blocks."""
+    (kernel,) = plan.steps
+    return replace(plan, steps=(replace(kernel, tile=Tile(points, loop)),))
+
+
+def test_a_row_of_a_block_lives_for_one_step():
+    x = [1.0, 2.0, 3.0, -1.0, 0.0, 5.0]
+    plan = softmax_plan()
+    assert evaluate_plan(on_blocks(plan, 2, 4), [x]) == evaluate(plan.graph, [x])
+    with pytest.raises(InternalError, match="row local e of kernel k0 is used"):
+        evaluate_plan(on_blocks(plan, 2, 2), [x])
+
+
+def test_a_row_of_a_block_is_read_where_it_was_written():
+    g = parse(SOFTMAX.replace("e[i, j] / s[i]", "e[i, 2 - j] / s[i]"))
+    (kernel,) = softmax_plan().steps
+    stages = (*kernel.stages[:2], Stage(kernel.stages[2].loops, (g.nodes[3],)))
+    plan = Plan(g, (replace(kernel, stages=stages),), (), (g.nodes[3].out,), 0)
+    assert evaluate_plan(plan, [[1.0] * 6])
+    with pytest.raises(InternalError, match="row local e of kernel k0 is read at another step"):
+        evaluate_plan(on_blocks(plan, 2, 4), [[1.0] * 6])
+
+
+SCATTER = """
+x: i64[4] input
+y: i64[2]
+y[i] = 0  for i:2
+y[<check_index(x[i], 2) in 0..1>] += x[i]  for i:4
+return y
+"""
+
+
+def test_points_of_a_block_add_to_one_place_in_any_order():
+    plan = plain_plan(parse(SCATTER))
+    fill, add = plan.steps
+    add = replace(add, grid=add.stages[0].loops, stages=(replace(add.stages[0], loops=()),))
+    assert evaluate_plan(replace(plan, steps=(fill, replace(add, tile=Tile(4)))), [[0, 1, 1, 0]]) \
+        == [[0, 2]]  # fmt: skip
+
+
+def test_what_a_block_scatters_to_is_not_used_in_the_same_kernel():
+    plan = plain_plan(parse(SCATTER))
+    fill, add = plan.steps
+    (n,) = add.stages[0].nests
+    reader = parse(SCATTER.replace("+= x[i]", "+= x[i] + y[0]")).nodes[1]
+    both = replace(add, grid=n.axes, stages=(Stage((), (reader,)),), tile=Tile(4))
+    with pytest.raises(InternalError, match="race in kernel"):
+        evaluate_plan(replace(plan, steps=(fill, both)), [[0, 1, 1, 0]])

@@ -11,7 +11,7 @@ from torchweld.base.errors import Refusal
 from torchweld.base.loc import Loc
 from torchweld.ir.dtype import DType
 from torchweld.ir.loop import axis
-from torchweld.ir.plan import Free, Slot
+from torchweld.ir.plan import Free, Slot, Tile
 from torchweld.ir.plan_text import parse, text
 from torchweld.ir.program import (
     Alloc,
@@ -57,11 +57,12 @@ def test_a_kernel_is_printed_as_its_loops():
 def test_every_field_of_a_plan_round_trips():
     plan = softmax_plan()
     (kernel,) = plan.steps
-    kernel = replace(kernel, lanes=axis("l", 16), grain=4, origins=("softmax", "a b"))
+    kernel = replace(kernel, lanes=axis("l", 16), grain=4, origins=("softmax", "a b"),
+                     tile=Tile(4, 1024, 8, 2))  # fmt: skip
     e = kernel.locals[2].buffer
     refusals = (Refusal("W206", 'a "quoted" reason'), Refusal("W206", "b", Loc("m.py", 12)))
     plan = replace(plan, steps=(kernel, Free(e)), slots=(Slot(e, 64, 24),), arena_bytes=128,
-                   refusals=refusals)  # fmt: skip
+                   refusals=refusals, arena_device="cuda:1")  # fmt: skip
     assert parse(text(plan)) == plan
 
 

@@ -16,7 +16,6 @@ from torch.fx import GraphModule, Node
 from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE
 from torchweld.graph.functional import (
-    below_functionalization,
     count_writes,
     is_base,
     is_wrapped,
@@ -26,6 +25,7 @@ from torchweld.graph.functional import (
 )
 from torchweld.graph.layout import same_strides, with_layout
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.predicted import below_functionalization
 
 # A functional tensor and what capture knows about it.
 Pair = tuple[Tensor, Tensor]

@@ -18,7 +18,6 @@ _TORCH: Any = torch  # most of these names are missing in torch's type stubs
 _NATIVE: Any = getattr(torch._C, "_functionalization", None)
 # The views that led to a functional tensor; older torch does not tell.
 _VIEWS_OF: Any = getattr(_NATIVE, "get_view_meta_sequence", None)
-_FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 
 @contextmanager
@@ -34,11 +33,6 @@ def functionalized(below: TorchDispatchMode) -> Iterator[None]:
             yield
         finally:
             _TORCH._disable_functionalization()
-
-
-def below_functionalization() -> Any:
-    """Context in which new tensors are not wrapped: for code inside of a dispatch mode."""
-    return torch._C._ExcludeDispatchKeyGuard(_FUNCTIONALIZE)
 
 
 def wrap(value: Tensor) -> Tensor:

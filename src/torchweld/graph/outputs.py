@@ -12,7 +12,6 @@ from torch.fx import Node
 
 from torchweld.base.errors import Unsupported
 from torchweld.graph.functional import (
-    below_functionalization,
     has_new_data,
     has_new_metadata,
     is_base,
@@ -23,6 +22,7 @@ from torchweld.graph.functional import (
 )
 from torchweld.graph.layout import same_strides, with_layout
 from torchweld.graph.record import Recorder
+from torchweld.ir.predicted import below_functionalization
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.graph.constants import read_constant, write_constant
-from torchweld.graph.functional import below_functionalization
-from torchweld.graph.predicted import mispredicted
 from torchweld.graph.schema import (
     changes_arguments,
     draws,
@@ -26,6 +24,7 @@ from torchweld.graph.schema import (
     view_chain,
 )
 from torchweld.ir.graph import LOC, ORIGIN, VAL
+from torchweld.ir.predicted import below_functionalization, real_strides
 
 aten = torch.ops.aten
 
@@ -148,11 +147,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node_args = self._operand(args)
         node_kwargs = self._operand(kwargs)
         out = self._fake_mode.dispatch(func, types, args, kwargs)
+        if real_strides(func, args, kwargs, out) is not None:  # of a mode that is not ours
+            raise Unsupported("W201", f"{func} has other strides than predicted", at=self.loc)
         if isinstance(out, Tensor):
             if out.layout != torch.strided:
                 raise Unsupported("W112", f"{func} makes a tensor of {out.layout}", at=self.loc)
-            if mispredicted(func, args, out):
-                raise Unsupported("W201", f"{func} has other strides than predicted", at=self.loc)
             if id(out) not in self._nodes:
                 node = self._node("call_function", func, node_args, node_kwargs, out)
                 self._remember(out, node)

@@ -17,9 +17,11 @@ from torchweld.graph.functional import functionalized, wrap
 from torchweld.graph.interp import Interpreter
 from torchweld.graph.outputs import Results, check_inputs, check_overlap, collect
 from torchweld.graph.record import Recorder
+from torchweld.graph.rewrites.run import rewrite
 from torchweld.graph.separate import separate
 from torchweld.graph.tidy import drop_dead, tidy
 from torchweld.graph.verify import verify
+from torchweld.ir.fake import FakeMode
 from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair
 
 
@@ -52,6 +54,7 @@ def normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     tidy(pair.forward, results.updates, cfg)
     separate(pair.forward, results)
     drop_dead(pair.forward, frozenset())
+    pair = rewrite(pair, cfg)
     if cfg.verify:
         verify(pair)
     return pair
@@ -77,7 +80,7 @@ def _normal(fake: FakeTensor) -> FakeTensor:
 
 
 def _mode(fakes: Sequence[FakeTensor]) -> FakeTensorMode:
-    return fakes[0].fake_mode if fakes else FakeTensorMode()
+    return fakes[0].fake_mode if fakes else FakeMode()
 
 
 def _captured_values(gm: GraphModule, n: int) -> list[object]:

@@ -9,6 +9,20 @@ from torch.fx import Graph, Node
 VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node produces
 LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
 ORIGIN = "origin"  # node.meta[ORIGIN]: name of the captured node it came from
+OWNED = "owned"  # node.meta[OWNED]: True for a placeholder that is a module's parameter or buffer
+SETTINGS = "torchweld"  # graph_module.meta[SETTINGS]: GraphSettings
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSettings:
+    """How a captured graph is to be compiled.
+
+    freeze: parameters and buffers never change in place, as somebody has promised.
+    cuda_graphs: True wherever possible, False never, None where they pay.
+    """
+
+    freeze: bool = False
+    cuda_graphs: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

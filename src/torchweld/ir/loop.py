@@ -26,7 +26,7 @@ class Buffer(Interned):
     """A piece of memory that holds a strided tensor.
 
     Shapes: `shape` and `strides` in elements, `offset` in elements from the start of the storage.
-    `role`: "input", "const" (both owned by the caller) or "temp".
+    `role`: "input", "const" (what a prologue computed; behind the inputs) or "temp".
     """
 
     __slots__ = ("device", "dtype", "name", "offset", "role", "shape", "strides")

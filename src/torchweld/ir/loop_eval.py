@@ -4,7 +4,7 @@
                            answers one flat row-major list per output (None for None)
 
 Every operation is rounded exactly to its dtype. `where` evaluates only the branch that it takes, a
-failing `check_index` raises IndexError, and what a correct graph never does (reading memory that
+failing check raises its exception, and what a correct graph never does (reading memory that
 nothing wrote, an index outside of a shape) raises InternalError. A graph that writes an input
 changes the caller's list, as the compiled call would change the caller's tensor.
 """

@@ -153,6 +153,12 @@ def _wrap(i: int, n: int) -> int:
     return j
 
 
+def _bound(i: int, n: int) -> int:
+    if not 0 <= i < n:
+        raise RuntimeError(f"index {i} is out of bounds for size {n}")
+    return i
+
+
 _row("add", 2, SAME, "fi", lambda a, b: a + b, "a + b")
 _row("sub", 2, SAME, "fi", lambda a, b: a - b, "a - b")
 _row("mul", 2, SAME, "fi", lambda a, b: a * b, "a * b")
@@ -229,3 +235,10 @@ _row("where", 3, SELECT, "fib", lambda c, a, b: a if c else b, "a if c else b; l
 _row("cast", 1, CAST, "fib", lambda x: x, "convert to the node's dtype")
 _row("check_index", 2, INDEX, "i", _wrap, "index a into size b: negative counts from the end; "
      "out of range fails the call with an IndexError")  # fmt: skip
+_row("check_bound", 2, INDEX, "i", _bound, "index a into size b, not negative; "
+     "out of range fails the call with a RuntimeError")  # fmt: skip
+
+# Operators that may fail a call -> what a kernel returns then (the codes are or-ed together).
+CHECKS = {"check_index": 1, "check_bound": 2}
+# The exception for each code; of several, the first one is raised.
+FAILURES: dict[int, type[Exception]] = {1: IndexError, 2: RuntimeError}

@@ -63,7 +63,7 @@ _REFINED: dict[str, Callable[..., object]] = {
 def op_value(name: str, args: Sequence[Number], dtype: DType) -> Number:
     """`name` applied to `args` (elements of their dtypes), rounded to the result's `dtype`.
 
-    Errors: IndexError from check_index; ZeroDivisionError for integer division by zero.
+    Errors: what CHECKS raise; ZeroDivisionError for integer division by zero.
     """
     if name == "nextafter" and dtype is not DType.F64:
         return convert(_nextafter_f32(float(args[0]), float(args[1])), dtype)

@@ -44,8 +44,24 @@ class Local:
 
 
 @dataclass(frozen=True, slots=True)
+class Tile:
+    """How much of a kernel one block of a GPU computes at once.
+
+    points: grid points (with `lanes`, the last and fastest of them) of a block; a power of two.
+    loop: iterations of a stage's loops, flattened, at once; a power of two. A stage with more
+    iterations runs over them in steps.
+    warps: groups of 32 threads. stages: depth of the software pipeline of such steps.
+    """
+
+    points: int
+    loop: int = 1
+    warps: int = 4
+    stages: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
-    """A fused loop nest that becomes one function."""
+    """A fused loop nest that becomes one function. tile: set on a GPU, None on a CPU."""
 
     name: str
     grid: tuple[Axis, ...]
@@ -55,6 +71,7 @@ class Kernel:
     args: tuple[Buffer, ...]  # buffers in memory, in the order of the function's pointers
     grain: int = 1  # least number of grid points worth a thread
     origins: tuple[str, ...] = ()
+    tile: Tile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +98,7 @@ class Plan:
     """Steps in order, where temporaries live, and why what was not fused was not.
 
     `fresh`: temporaries that are returned (or aliased by an output): allocated as tensors per call.
+    `arena_device`: where the arena is; temporaries of other devices are fresh tensors too.
     """
 
     graph: LoopGraph
@@ -89,3 +107,4 @@ class Plan:
     fresh: tuple[Buffer, ...]
     arena_bytes: int
     refusals: tuple[Refusal, ...] = ()
+    arena_device: str = "cpu"

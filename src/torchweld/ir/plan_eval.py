@@ -11,6 +11,10 @@ arena of bytes. These raise InternalError with the names involved:
     shape          axes of a nest are not grid + lanes + loops; a reduce axis is no stage loop
     args, place    a kernel touches memory that is not in its args, or that the plan never placed
     freed          a buffer is read after its Free
+
+Of a kernel with a tile (a GPU's): a row lives in registers, so it is read at the very step where it
+was written, in stages that are done in one step. Scatters without loops are atomic; which of
+several values a plain one leaves at an index that was loaded is open, here the last in this order.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ import random
 from collections.abc import Mapping, Sequence
 
 from torchweld.base.errors import InternalError
-from torchweld.ir.expr import Expr
+from torchweld.ir.expr import Expr, Ind, atoms
 from torchweld.ir.expr import evaluate as expr_value
-from torchweld.ir.loop import Axis, Buffer, Extern, Nest
+from torchweld.ir.loop import Axis, Buffer, Extern, Nest, loads
 from torchweld.ir.loop_eval import (
     Accumulator,
     Externs,
@@ -119,8 +123,12 @@ class KernelRun:
         self.point = 0
         self.writers: dict[tuple[object, int], int] = {}
         self.readers: dict[tuple[object, int], int] = {}
+        self.step = 0  # of the loops of the stage
+        self.written_at: dict[tuple[Buffer, tuple[int, ...]], int] = {}
+        self.atomic: set[tuple[object, int]] = set()  # places
         for stage in kernel.stages:
             _check_stage(kernel, stage)
+            self._check_rows(stage)
 
     def run(self, rng: random.Random) -> None:
         """All grid points and lanes, in chunks of at least `grain`, chunks in random order."""
@@ -138,7 +146,8 @@ class KernelRun:
 
     def _stage(self, stage: Stage, at: Mapping[Expr, int]) -> None:
         states: dict[tuple[Nest, tuple[int, ...]], tuple[Accumulator, Mapping[Expr, int]]] = {}
-        for inner in points(stage.loops, self.memory.sizes):
+        for step, inner in enumerate(points(stage.loops, self.memory.sizes)):
+            self.step = step
             here = {**at, **inner}
             for b, kind in self.kinds.items():
                 if kind == "register":
@@ -180,11 +189,15 @@ class KernelRun:
 
     def _store(self, n: Nest, point: Point, value: Number) -> None:
         index = point.index(n.index)
+        if self.kernel.tile is not None and n.out not in self.kinds and _at_once(n, self.kernel):
+            self._scatter(n, index, value)
+            return
         if n.mode != "set":
             value = combine(n.mode, self.read(n.out, index), value, n.out.dtype)
         if n.out in self.kinds:
             held = self.values[n.out]
             held[index] = value
+            self.written_at[n.out, index] = self.step
             if self.kinds[n.out] in ("scalar", "register") and len(held) > 1:
                 raise InternalError(f"{self._local(n.out)} holds {len(held)} values")
             return
@@ -195,13 +208,28 @@ class KernelRun:
                 self._race(n.out, index, "read and write")
         self.memory.write(n.out, index, value)
 
+    def _scatter(self, n: Nest, index: tuple[int, ...], value: Number) -> None:
+        """A store that other points may make at the same place; nobody else may look there."""
+        for place in self._touch(n.out, index):
+            if place in self.writers or place in self.readers:
+                self._race(n.out, index, "scatter to and use")
+            self.atomic.add(place)
+        if n.mode != "set":
+            value = combine(n.mode, self.memory.read(n.out, index), value, n.out.dtype)
+        self.memory.write(n.out, index, value)
+
     def read(self, b: Buffer, index: tuple[int, ...]) -> Number:
         if b in self.kinds:
             held = self.values[b]
             if index not in held:
                 raise InternalError(f"{self._local(b)} has no value at {list(index)} here")
+            in_place = self.kernel.tile is None or self.written_at[b, index] == self.step
+            if self.kinds[b] == "row" and not in_place:
+                raise InternalError(f"{self._local(b)} is read at another step than it is written")
             return held[index]
         for place in self._touch(b, index):
+            if place in self.atomic:
+                self._race(b, index, "scatter to and read")
             if self.writers.get(place, self.point) != self.point:
                 self._race(b, index, "write and read")
             if self.readers.setdefault(place, self.point) != self.point:
@@ -219,6 +247,16 @@ class KernelRun:
             return [("arena", at) for at in range(start, start + s.width)]
         return [(b, place)]
 
+    def _check_rows(self, stage: Stage) -> None:
+        """Rows of a kernel with a tile are variables of one step."""
+        tile = self.kernel.tile
+        if tile is None or len(list(points(stage.loops, self.memory.sizes))) <= tile.loop:
+            return
+        for n in stage.nests:
+            for b in (n.out, *(ld.buffer for ld in loads(n.body))):
+                if self.kinds.get(b) == "row":
+                    raise InternalError(f"{self._local(b)} is used in a stage of several steps")
+
     def _local(self, b: Buffer) -> str:
         return f"{self.kinds[b]} local {b.name} of kernel {self.kernel.name}"
 
@@ -226,6 +264,13 @@ class KernelRun:
         raise InternalError(
             f"race in kernel {self.kernel.name}: two grid points {what} {b.name}{list(index)}"
         )
+
+
+def _at_once(n: Nest, kernel: Kernel) -> bool:
+    """Whether the points of a scatter run all at once, instead of in the order of a loop."""
+    if any(st.loops for st in kernel.stages):
+        return False
+    return n.mode != "set" or any(isinstance(a, Ind) for e in n.index for a in atoms(e))
 
 
 def _position(axes: tuple[Axis, ...], here: Mapping[Expr, int], sizes: Sizes) -> int:

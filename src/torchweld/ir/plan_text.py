@@ -2,6 +2,7 @@
 
     plan
     kernel k0 grid i:64 grain 4 args x, y  # from softmax
+    kernel k1 grid i:64 tile 4 1024 warps 8 args x, y
       scalar m
       row e
       stage j:32
@@ -29,7 +30,7 @@ from torchweld.ir.loop_parse import Reader
 from torchweld.ir.loop_text import axes_text, extern_text, nest_text, origins_text
 from torchweld.ir.loop_text import text as graph_text
 from torchweld.ir.loop_verify import buffers_of
-from torchweld.ir.plan import Free, Kernel, Local, Plan, Slot, Stage, Step
+from torchweld.ir.plan import Free, Kernel, Local, Plan, Slot, Stage, Step, Tile
 from torchweld.ir.text_tokens import Line, lines_of
 
 LOCAL_KINDS = ("register", "scalar", "row")
@@ -43,7 +44,8 @@ def text(p: Plan) -> str:
     lines = ["plan", *(step_text(s) for s in p.steps)]
     lines += [f"slot {s.buffer.name} at {s.offset} bytes {s.bytes}" for s in p.slots]
     lines += [f"fresh {_names(p.fresh)}"] if p.fresh else []
-    lines.append(f"arena {p.arena_bytes}")
+    place = "" if p.arena_device == "cpu" else f" on {json.dumps(p.arena_device)}"
+    lines.append(f"arena {p.arena_bytes}{place}")
     lines += [_refusal_text(r) for r in p.refusals]
     return declared + "\n" + "\n".join(lines) + "\n"
 
@@ -79,6 +81,7 @@ def kernel_text(k: Kernel) -> str:
     head += f" grid {axes_text(k.grid)}" if k.grid else ""
     head += f" lanes {k.lanes.text()}" if k.lanes else ""
     head += f" grain {k.grain}" if k.grain != 1 else ""
+    head += "" if k.tile is None else f" {_tile_text(k.tile)}"
     head += f" args {_names(k.args)}" if k.args else ""
     lines = [head + origins_text(k.origins)]
     lines += [f"  {x.kind} {x.buffer.name}" for x in k.locals]
@@ -86,6 +89,12 @@ def kernel_text(k: Kernel) -> str:
         lines.append(f"  stage {axes_text(stage.loops)}".rstrip())
         lines += [nest_text(n, "    ") for n in stage.nests]
     return "\n".join(lines)
+
+
+def _tile_text(t: Tile) -> str:
+    """`tile 4 1024 warps 8 stages 2`: points, then loop iterations, of one block."""
+    stages = "" if t.stages == 1 else f" stages {t.stages}"
+    return f"tile {t.points} {t.loop} warps {t.warps}{stages}"
 
 
 def _refusal_text(r: Refusal) -> str:
@@ -109,6 +118,7 @@ class _PlanReader:
         self.slots: list[Slot] = []
         self.fresh: tuple[Buffer, ...] = ()
         self.arena = 0
+        self.arena_device = "cpu"
         self.refusals: list[Refusal] = []
 
     def plan(self) -> Plan:
@@ -119,7 +129,7 @@ class _PlanReader:
         while self.at < len(self.lines):
             self._statement()
         return Plan(graph, tuple(self.steps), tuple(self.slots), self.fresh, self.arena,
-                    tuple(self.refusals))  # fmt: skip
+                    tuple(self.refusals), self.arena_device)  # fmt: skip
 
     @property
     def _line(self) -> Line:
@@ -152,6 +162,7 @@ class _PlanReader:
         grid = self.reader.axes(line) if line.take("grid") else ()
         lanes: Axis | None = self.reader.axes(line)[0] if line.take("lanes") else None
         grain = line.integer() if line.take("grain") else 1
+        tile = self._tile(line) if line.take("tile") else None
         args = self._buffers(line) if line.take("args") else ()
         inner: list[Local] = []
         while self.at < len(self.lines) and self._is_local(self._line):
@@ -161,8 +172,16 @@ class _PlanReader:
         stages: list[Stage] = []
         while self.at < len(self.lines) and self._begins_stage(self._line):
             stages.append(self._stage())
-        kernel = Kernel(name, grid, lanes, tuple(stages), tuple(inner), args, grain, line.origins)
+        kernel = Kernel(name, grid, lanes, tuple(stages), tuple(inner), args, grain, line.origins,
+                        tile)  # fmt: skip
         self.steps.append(kernel)
+
+    @staticmethod
+    def _tile(line: Line) -> Tile:
+        points, loop = line.integer(), line.integer()
+        line.expect("warps")
+        warps = line.integer()
+        return Tile(points, loop, warps, line.integer() if line.take("stages") else 1)
 
     @staticmethod
     def _is_local(line: Line) -> bool:
@@ -200,6 +219,8 @@ class _PlanReader:
 
     def _arena(self, line: Line) -> None:
         self.arena = line.integer()
+        if line.take("on"):
+            self.arena_device = line.string()
 
     def _refusal(self, line: Line) -> None:
         code, why = line.name(), line.string()

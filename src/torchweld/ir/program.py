@@ -2,6 +2,9 @@
 
 Tensors are numbered 0..len(tensors)-1. Before the steps run, inputs are bound to their numbers;
 fresh tensors are allocated by `Alloc`; arena tensors live at a byte offset in the call's arena.
+
+What depends only on inputs whose contents never change is the business of another Program, the
+prologue: it runs at the first call, and its results are bound to the numbers of the constants.
 """
 
 from __future__ import annotations
@@ -19,20 +22,28 @@ class Artifact:
         int32_t name(void* const* tensors, int64_t begin, int64_t end)
     tensors: data pointers of the launch's arguments in order (storage offset already applied);
     it computes grid points [begin, end), is free of global state, may run on several threads at
-    once over disjoint ranges, and returns 0, or 1 if an index was out of range.
+    once over disjoint ranges, and returns 0, or the codes (ir.loop_ops.CHECKS) of indices that
+    were out of range, or-ed together.
+
+    A "triton" artifact is one kernel: a Python module that defines the function, decorated with
+    triton.jit, with all sizes as literals. Its options: "signature" (Triton's types of the
+    parameters, separated by spaces; ":16" behind one: its pointer is a multiple of 16 bytes),
+    "num_warps", "num_stages", and "debug" (1: it checks indices).
     """
 
     lang: str
     source: str
     functions: tuple[str, ...]
+    options: tuple[tuple[str, int | str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A tensor of the launch list. Shapes: sizes, strides, offset in elements.
 
-    place: "input" (index = position in the call), "arena" (index = byte offset), "fresh" (made by
-    an Alloc step), "extern" (result of a Call step), "view" (made by a MakeView step).
+    place: "input" (index = position in the call), "const" (index = output of the prologue; may be
+    opaque to all but the Call that takes it), "arena" (index = byte offset), "fresh" (made by an
+    Alloc step), "extern" (result of a Call step), "view" (made by a MakeView step).
     """
 
     place: str
@@ -67,6 +78,18 @@ class Launch:
     args: tuple[int, ...]
     extent: int
     grain: int
+
+
+@dataclass(frozen=True, slots=True)
+class GridLaunch:
+    """Run GPU function `function` on `blocks` blocks (one-dimensional grid).
+
+    A CPU tensor of one element among the arguments of a CUDA kernel is passed by value.
+    """
+
+    function: str
+    args: tuple[int, ...]
+    blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +131,16 @@ class Drop:
     tensor: int
 
 
-Instruction = Alloc | MakeView | Launch | Call | Drop
+Instruction = Alloc | MakeView | Launch | GridLaunch | Call | Drop
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """A compiled graph as data.
 
+    tensors: the inputs come first, then the constants.
     outputs: tensor numbers returned in order, None for an output that is None. An output that is an
-    input's number is returned as that very object.
+    input's number is returned as that very object; none is a constant's.
     """
 
     artifacts: tuple[Artifact, ...]
@@ -126,3 +150,20 @@ class Program:
     outputs: tuple[int | None, ...]
     arena_bytes: int
     meta: dict[str, object] = field(default_factory=dict, compare=False)
+    arena_device: str = "cpu"
+    prologue: Prologue | None = None
+
+    @property
+    def n_constants(self) -> int:
+        return len(self.prologue.program.outputs) if self.prologue else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prologue:
+    """What is computed once. frozen: the positions of the call's inputs that `program` gets.
+
+    The results hold for as long as those inputs are the same tensors; then it runs again.
+    """
+
+    program: Program
+    frozen: tuple[int, ...]

@@ -34,7 +34,11 @@ def text(p: Program) -> str:
     lines += [step_text(s) for s in p.steps]
     lines += [f"return {', '.join(_name(t) for t in p.outputs)}".rstrip()]
     lines += [f"meta {key} = {value!r}" for key, value in sorted(p.meta.items())]
-    return "\n".join(lines + [artifact_text(a) for a in p.artifacts]) + "\n"
+    lines += [artifact_text(a) for a in p.artifacts]
+    if p.prologue is not None:
+        inputs = ", ".join(map(_name, p.prologue.frozen))
+        lines += ["", f"prologue of {inputs}", text(p.prologue.program)]
+    return "\n".join(lines) + "\n"
 
 
 def _name(tensor: int | None) -> str:
@@ -50,7 +54,7 @@ def tensor_text(number: int, t: TensorSpec) -> str:
     strides = "" if list(t.strides) == row_major[::-1] else f" strides {list(t.strides)}"
     offset = f" offset {t.offset}" if t.offset else ""
     device = "" if t.device == "cpu" else f" on {t.device}"
-    place = f"{t.place} {t.index}" if t.place in ("input", "arena") else t.place
+    place = f"{t.place} {t.index}" if t.place in ("input", "const", "arena") else t.place
     return f"t{number} {place}  {t.dtype.value}{list(t.sizes)}{strides}{offset}{device}"
 
 

@@ -1,0 +1,247 @@
+"""softmax(Q K^T) V written out by hand, as one attention operator.
+
+What is recognised, on tensors of any device:
+
+    scores = bmm(q, k transposed), with expands and reshapes around, as matmul makes them
+    scores = scores * or / a number
+    scores = scores + mask, or masked_fill with -inf
+    p = softmax(scores, last axis), possibly in float32 and cast back
+    out = bmm(p, v)
+
+The operator that torch picks for the device (flash, memory-efficient, cuDNN) never writes the
+scores to memory. It gives 0 for a row in which everything is masked by -inf, where softmax gives
+NaN: such rows are made NaN.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from torchweld.graph.rewrites.node import RESHAPES, arg, new_node, only_user, tensor
+from torchweld.graph.rewrites.relayout import Relayout, moved
+from torchweld.ir.graph import VAL
+
+aten = torch.ops.aten
+attention = aten.scaled_dot_product_attention.default
+
+_FLOATS = frozenset((torch.bfloat16, torch.float16, torch.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """The parts of one attention. Shapes: query [.., L, E], key_t [.., E, S], value [.., S, D].
+
+    lead: the leading sizes of the scores; a part may have their product instead.
+    added: a mask that is added to the scores; hidden: one that is true where a score counts not.
+    """
+
+    query: Node
+    key_t: Node
+    value: Node
+    scale: float
+    added: Node | None
+    hidden: Node | None
+    lead: torch.Size
+
+
+def fuse_attention(graph: Graph) -> None:
+    """Replace every bmm(softmax(...), v) that can be one attention.
+
+    Errors: Unsupported W201 where strides of an output cannot be kept; the graph is then of no use.
+    """
+    layout = Relayout(graph)
+    for node in list(graph.find_nodes(op="call_function", target=aten.bmm.default)):
+        found = _match(node)
+        if found is not None:
+            _replace(graph, node, found, layout)
+    layout.run()
+
+
+# ---------------------------------------------------------------- one operator for all kernels
+
+# Of the operators that torch takes attention apart into, those whose results are not all tensors:
+# where the mask, the dropout probability and the causal flag are.
+_KERNELS: dict[Any, tuple[int | None, int, int]] = {
+    aten._scaled_dot_product_flash_attention.default: (None, 3, 4),
+    aten._scaled_dot_product_cudnn_attention.default: (3, 5, 6),
+}
+
+
+def name_attention(graph: Graph) -> None:
+    """Attention without dropout, of which only the result is read, under its general name.
+
+    The operator picks the kernel again at run time, as eager does.
+    """
+    for node in [n for n in graph.nodes if n.target in _KERNELS]:
+        mask_at, dropout_at, causal_at = _KERNELS[node.target]
+        users = list(node.users)
+        if any(u.target is not operator.getitem or u.args[1] != 0 for u in users) or not users:
+            continue
+        if arg(node, dropout_at, "dropout_p", 0.0) != 0.0:
+            continue
+        query, key, value = node.args[:3]
+        assert isinstance(query, Node) and isinstance(key, Node)
+        mask = None if mask_at is None else arg(node, mask_at, "attn_bias")
+        grouped = tensor(query).shape[-3] != tensor(key).shape[-3]
+        with graph.inserting_before(node):
+            new = new_node(
+                graph, attention,
+                (query, key, value, mask, 0.0, arg(node, causal_at, "is_causal", False)),
+                {"scale": node.kwargs.get("scale"), "enable_gqa": grouped}, like=node,
+            )  # fmt: skip
+        new.meta[VAL] = node.meta[VAL][0]  # of the kernel that torch had picked
+        for user in users:
+            user.replace_all_uses_with(new)
+
+
+# ---------------------------------------------------------------- matching
+
+
+def _match(out: Node) -> _Match | None:
+    """The attention whose last product is `out`."""
+    weights, value = out.args
+    assert isinstance(weights, Node) and isinstance(value, Node)
+    softmax = _source(weights)
+    if softmax is None or softmax.target is not aten._softmax.default:
+        return None
+    shape = tensor(softmax).shape
+    if softmax.args[1] not in (-1, len(shape) - 1) or len(shape) not in (3, 4):
+        return None
+    inner = softmax.args[0]
+    assert isinstance(inner, Node)
+    scores, added, hidden = _unmasked(inner)
+    scores, scale = _unscaled(scores)
+    product = scores if scores.target is aten.bmm.default else _source(scores)
+    if product is None or product.target is not aten.bmm.default or only_user(product) is None:
+        return None
+    query, key_t = product.args
+    assert isinstance(query, Node) and isinstance(key_t, Node)
+    types = {tensor(x).dtype for x in (query, key_t, value)}
+    if len(types) != 1 or not types <= _FLOATS or tensor(product).numel() == 0:
+        return None
+    q, k, v = (_with_shape(x, shape[:-2]) for x in (query, key_t, value))
+    return _Match(q, k, v, scale, added, hidden, shape[:-2])
+
+
+def _source(x: Node) -> Node | None:
+    """What `x` is a reshaped or converted form of; None if something else reads it on the way."""
+    while x.target in RESHAPES or x.target in (aten._to_copy.default, aten.expand.default):
+        source = x.args[0]
+        assert isinstance(source, Node)
+        if only_user(source) is None or tensor(source).numel() != tensor(x).numel():
+            return None
+        x = source
+    return x if only_user(x) is not None else None
+
+
+def _unmasked(scores: Node) -> tuple[Node, Node | None, Node | None]:
+    """The scores before a mask was added or filled in, and that mask."""
+    x = _source(scores)
+    if x is None:
+        return scores, None, None
+    if x.target is aten.add.Tensor and arg(x, 2, "alpha", 1) == 1:
+        for a, b in (x.args[:2], x.args[1::-1]):
+            if isinstance(a, Node) and isinstance(b, Node) and _is_scores(a, x) and _is_mask(b, x):
+                return a, b, None
+    if x.target is aten.masked_fill.Scalar and x.args[2] == -math.inf:
+        a, hidden = x.args[:2]
+        if isinstance(a, Node) and isinstance(hidden, Node) and _is_scores(a, x):
+            return a, None, hidden
+    return x, None, None
+
+
+def _is_scores(a: Node, total: Node) -> bool:
+    return tensor(a).shape == tensor(total).shape and only_user(a) is not None
+
+
+def _is_mask(b: Node, total: Node) -> bool:
+    """Whether `b` can be an operator's mask: made elsewhere, and broadcast to the scores."""
+    mask = tensor(b)
+    return mask.is_floating_point() and mask.dim() <= tensor(total).dim() and mask.dim() >= 2
+
+
+def _unscaled(x: Node) -> tuple[Node, float]:
+    """The scores before they were multiplied or divided by a number."""
+    y = _source(x)
+    if y is None or y.target not in (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar,
+                                     aten.div.Scalar):  # fmt: skip
+        return x, 1.0
+    source, number = y.args[:2]
+    if not isinstance(source, Node) or not isinstance(number, (int, float)) or number <= 0:
+        return x, 1.0
+    return source, float(number if y.target in (aten.mul.Tensor, aten.mul.Scalar) else 1 / number)
+
+
+def _with_shape(x: Node, lead: torch.Size) -> Node:
+    """What `x` [N, A, B] was reshaped from, if that is a tensor [*lead, A, B]; else `x`."""
+    wanted = (*lead, *tensor(x).shape[-2:])
+    y = x
+    while tuple(tensor(y).shape) != wanted:
+        if y.target not in RESHAPES and y.target is not aten.expand.default:
+            return x
+        source = y.args[0]
+        assert isinstance(source, Node)
+        y = source
+    return y
+
+
+# ---------------------------------------------------------------- replacing
+
+
+def _replace(graph: Graph, out: Node, m: _Match, layout: Relayout) -> None:
+    """Put the attention operator in the place of `out`, or of the reshape that follows it."""
+    target = out
+    user = only_user(out)
+    shape = (*m.lead, *tensor(out).shape[1:])
+    if user is not None and user.target in RESHAPES and tuple(tensor(user).shape) == shape:
+        target = user
+    with graph.inserting_before(target):
+        new = _attend(graph, out, m)
+        if tensor(new).shape != tensor(target).shape:
+            dense = {"memory_format": torch.contiguous_format}
+            new = new_node(graph, aten.clone.default, (new,), dense, like=out)
+            new = new_node(graph, aten.view.default, (new, list(tensor(target).shape)), like=out)
+    target.replace_all_uses_with(new)
+    if moved(target.meta[VAL], new.meta[VAL]):
+        layout.original[new] = target.meta[VAL]
+
+
+def _attend(graph: Graph, out: Node, m: _Match) -> Node:
+    def add(op: Any, *args: Any, **kwargs: Any) -> Node:
+        return new_node(graph, op, args, kwargs, like=out)
+
+    flat = len(m.lead) == 1
+
+    def four(x: Node) -> Node:  # fused kernels take [batch, heads, length, size]
+        return add(aten.unsqueeze.default, x, 1) if flat and tensor(x).dim() == 3 else x
+
+    def operand(x: Node) -> Node:
+        wanted = [*m.lead, *tensor(x).shape[-2:]]
+        if list(tensor(x).shape) != wanted:
+            if not tensor(x).is_contiguous():
+                x = add(aten.clone.default, x, memory_format=torch.contiguous_format)
+            x = add(aten.view.default, x, wanted)
+        return four(x)
+
+    query, value = operand(m.query), operand(m.value)
+    key = add(aten.transpose.int, operand(m.key_t), -2, -1)
+    mask, empty = None, None
+    if m.hidden is not None:
+        mask = add(aten.logical_not.default, four(m.hidden))
+        empty = add(aten.all.dim, four(m.hidden), -1, True)
+    elif m.added is not None:
+        mask = four(m.added)
+        if tensor(mask).dtype is not tensor(query).dtype:
+            mask = add(aten._to_copy.default, mask, dtype=tensor(query).dtype)
+        masked = add(aten.eq.Scalar, mask, -math.inf)
+        empty = add(aten.all.dim, masked, -1, True)
+    new = add(attention, query, key, value, mask, scale=m.scale)
+    if empty is not None:
+        new = add(aten.masked_fill.Scalar, new, empty, math.nan)
+    return add(aten.squeeze.dim, new, 1) if flat else new

@@ -1,0 +1,53 @@
+"""FakeMode: the FakeTensorMode under which graphs are captured and made functional.
+
+Where torch's own fake kernels and eager differ, it is on eager's side: it refuses what eager
+refuses, leaves to eager what only the data decides, and gives results the strides of the kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
+
+from torchweld.ir.fake_checks import check_dim, left_to_eager
+from torchweld.ir.predicted import below_functionalization, real_strides
+from torchweld.ir.quiet import UNKNOWN_SOURCE, QuietFakeTensorMode
+
+
+class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
+    """See the module. Errors: IndexError, UnsupportedFakeTensorException, as fake kernels raise."""
+
+    def from_tensor(self, tensor: Tensor, **options: Any) -> FakeTensor:
+        """The fake of a real tensor, which knows nothing of its elements.
+
+        Without a source, torch 2.14 keeps the value of a tensor without dimensions for `item`.
+        """
+        if options.get("source") is None:
+            options.update(source=UNKNOWN_SOURCE, trace=False)
+        return super().from_tensor(tensor, **options)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.dispatch(func, types, args, kwargs)
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The result of an operator. The graph stage calls this directly."""
+        kwargs = kwargs or {}
+        check_dim(func, args, kwargs)
+        why = left_to_eager(func, args, kwargs)
+        if why is not None:
+            raise UnsupportedFakeTensorException(why)
+        out: Any = super().dispatch(func, types, args, kwargs)
+        real = real_strides(func, args, kwargs, out)
+        if real is None:
+            return out
+        with below_functionalization(), self:
+            made = tuple(map(_laid_out, out if isinstance(out, tuple) else (out,), real))
+        return made if isinstance(out, tuple) else made[0]
+
+
+def _laid_out(x: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """A new tensor like `x` with these strides."""
+    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)

@@ -1,0 +1,158 @@
+"""Calls that torch's fake kernels let pass, where eager refuses them or may do so.
+
+What is found here is not explained to the user: the frame runs eagerly, and eager's error says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+_ATEN = torch.ops.aten
+_broadcast: Any = torch.broadcast_shapes
+_MASKS = (torch.bool, torch.uint8)
+_INDICES = (torch.int32, torch.int64)
+
+Args = Sequence[Any]
+
+
+def check_dim(func: OpOverload, args: Args, kwargs: Mapping[str, Any]) -> None:
+    """IndexError for a dimension out of range that a fake kernel would let pass."""
+    place = _UNCHECKED_DIM.get(func)
+    if place is None:
+        return
+    dim = args[place] if len(args) > place else kwargs.get("dim", -1)
+    rank = max(args[0].dim(), 1)
+    if not -rank <= dim < rank:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, "
+                         f"{rank - 1}], but got {dim})")  # fmt: skip
+
+
+def left_to_eager(func: Any, args: Args, kwargs: Mapping[str, Any]) -> str | None:
+    """Why only eager can say what a call does, or None."""
+    if not isinstance(func, OpOverload):
+        return None
+    for rule in _rules(func):
+        why = rule(_positional(func, args, kwargs))
+        if why is not None:
+            return why
+    return _overlap_of_out(args, kwargs) if "out" in kwargs else None
+
+
+@lru_cache(maxsize=4096)
+def _rules(func: OpOverload) -> tuple[Callable[[Args], str | None], ...]:
+    name = func._schema.name.removeprefix("aten::").rstrip("_")
+    return tuple(rule for names, rule in _RULES if name in names)
+
+
+def _positional(func: OpOverload, args: Args, kwargs: Mapping[str, Any]) -> Args:
+    """The arguments, with those that were given by name behind them in the schema's order."""
+    names = [a.name for a in func._schema.arguments[len(args) :]]
+    return (*args, *(kwargs[n] for n in names if n in kwargs))
+
+
+# ---------------------------------------------------------------- indices into nothing
+_NOTHING = "indices into a tensor without elements"
+
+
+def _single_index(place: int) -> Callable[[Args], str | None]:
+    def rule(args: Args) -> str | None:
+        return _NOTHING if args[0].numel() == 0 and args[place].numel() > 0 else None
+
+    return rule
+
+
+def _index_list(args: Args) -> str | None:
+    """One index tensor, mask or None per dimension: only the indexed dimensions count."""
+    x, indices = args[:2]
+    d, found = 0, False
+    for i in indices:
+        if i is None or i.dtype not in _MASKS:
+            found = found or (i is not None and x.shape[d] == 0)
+            d += 1
+        else:
+            d += i.dim()
+    return _NOTHING if found and all(i is None or i.numel() > 0 for i in indices) else None
+
+
+# ---------------------------------------------------------------- arguments that do not fit
+def _vector(args: Args) -> str | None:
+    index = args[2]
+    fits = index.dim() <= 1 and index.dtype in _INDICES
+    return None if fits else "an index that is no vector of integers"
+
+
+def _slices(args: Args) -> str | None:
+    """x, dim, index, source: a slice of x for every index, of x's dtype."""
+    x, dim, index, source = args[:4]
+    if x.dtype != source.dtype:
+        return "a source of another dtype"
+    expected = list(x.shape)
+    if expected:
+        expected[dim] = index.numel()
+    return None if expected == list(source.shape) else "a source of another shape"
+
+
+def _values(args: Args) -> str | None:
+    """x, indices, values: the values broadcast to x[indices]."""
+    x, indices, values = args[:3]
+    if any(i is not None and i.dtype in _MASKS for i in indices):
+        return None  # as many as the mask has
+    shape = list(_indexed(x, indices))
+    given = list(values.shape)
+    while len(given) > len(shape) and given[0] == 1:
+        given = given[1:]
+    pairs = zip(reversed(given), reversed(shape), strict=False)
+    fits = len(given) <= len(shape) and all(n in (1, m) for n, m in pairs)
+    return None if fits else "values of another shape"
+
+
+def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Sequence[int]:
+    """The shape of x[indices], where no index is a mask."""
+    places = [d for d, i in enumerate(indices) if i is not None]
+    common = _broadcast(*(i.shape for i in indices if i is not None))
+    rest = [n for d, n in enumerate(x.shape) if d not in places]
+    front = places[0] if places[-1] - places[0] + 1 == len(places) else 0
+    return (*rest[:front], *common, *rest[front:])
+
+
+def _overlap_of_out(args: Args, kwargs: Mapping[str, Any]) -> str | None:
+    """Whether results would be written over each other, or over parts of what is still read."""
+    out = kwargs["out"]
+    if not isinstance(out, Tensor):
+        return None
+    if any(n > 1 and step == 0 for n, step in zip(out.shape, out.stride(), strict=True)):
+        return "an out= whose elements overlap"
+    memory = out.untyped_storage()._cdata
+    shared = [x for x in args if isinstance(x, Tensor) and x.untyped_storage()._cdata == memory]
+    place = _place(out)
+    return "an out= that overlaps an argument" if any(_place(x) != place for x in shared) else None
+
+
+def _place(x: Tensor) -> tuple[object, ...]:
+    return x.storage_offset(), x.shape, x.stride(), x.dtype
+
+
+# ---------------------------------------------------------------- tables
+# operator -> position of `dim`, which torch's fake kernels do not check
+_UNCHECKED_DIM: dict[OpOverload, int] = {
+    _ATEN._softmax.default: 1, _ATEN._log_softmax.default: 1, _ATEN._safe_softmax.default: 1,
+    _ATEN.sort.default: 1, _ATEN.sort.stable: 2, _ATEN.argsort.default: 1, _ATEN.argsort.stable: 2,
+}  # fmt: skip
+# names of operators (any overload, in place or not) -> a rule that they follow
+_RULES: tuple[tuple[frozenset[str], Callable[[Args], str | None]], ...] = (
+    (frozenset(("embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only",
+                "take", "put", "nll_loss_forward", "nll_loss2d_forward")), _single_index(1)),
+    (frozenset(("gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_copy",
+                "index_add", "index_fill", "index_reduce")), _single_index(2)),
+    (frozenset(("index", "_unsafe_index", "index_put", "_unsafe_index_put", "_index_put_impl")),
+     _index_list),
+    (frozenset(("index_select", "index_copy", "index_add", "index_reduce")), _vector),
+    (frozenset(("index_copy", "index_add", "index_reduce")), _slices),
+    (frozenset(("index_put", "_unsafe_index_put", "_index_put_impl")), _values),
+)  # fmt: skip

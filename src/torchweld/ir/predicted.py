@@ -1,0 +1,124 @@
+"""Operators whose results have other strides than torch predicts for them, on CPU.
+
+Found by running torch's operator database on fake and on real tensors (torch 2.13 and 2.14), with
+inputs in several layouts; `_fft_r2c` up to torch 2.12 is pytorch/pytorch#106623.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+_FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+
+
+def below_functionalization() -> Any:
+    """Context in which new tensors are not wrapped: for code inside of a dispatch mode."""
+    return torch._C._ExcludeDispatchKeyGuard(_FUNCTIONALIZE)
+
+
+# ---------------------------------------------------------------- which, and when
+def _always(args: Sequence[Any]) -> bool:
+    return True
+
+
+def _permuted(args: Sequence[Any]) -> bool:
+    """Whether a tensor is not laid out in the standard way."""
+    return any(isinstance(x, Tensor) and not x.is_contiguous() for x in args)
+
+
+def _neither_standard(args: Sequence[Any]) -> bool:
+    """Whether the first tensor is laid out neither in the standard way nor channels last."""
+    x = args[0]
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    return not (x.is_contiguous() or (last is not None and x.is_contiguous(memory_format=last)))
+
+
+_DOUBTFUL: dict[OpOverload, Callable[[Sequence[Any]], bool]] = {
+    **dict.fromkeys((aten._fft_r2c.default, aten._fft_c2c.default, aten._fft_c2r.default), _always),
+    **dict.fromkeys((
+        aten.max_unpool2d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default,
+        aten.replication_pad2d.default, aten.replication_pad3d.default,
+        aten.channel_shuffle.default, aten.native_channel_shuffle.default,
+        aten.binary_cross_entropy.default, aten.copysign.Tensor, aten.div.Tensor_mode,
+        aten.floor_divide.default, aten.xlogy.Tensor, aten.special_xlog1py.default,
+        aten.native_dropout_backward.default,
+    ), _permuted),
+    **dict.fromkeys((
+        aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
+        aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_functional.default,
+        aten._native_batch_norm_legit_no_training.default, aten._batch_norm_with_update.default,
+        aten._batch_norm_with_update_functional.default, aten._batch_norm_no_update.default,
+    ), _neither_standard),
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- what the kernel gives
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A CPU tensor without its elements."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def real_strides(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], predicted: object
+) -> tuple[tuple[int, ...], ...] | None:
+    """The strides of each result of a doubtful operator, or None if they are as `predicted`.
+
+    Cost: the operator itself, once for each layout of its arguments: its kernel decides.
+    """
+    doubtful = _DOUBTFUL.get(func)
+    if doubtful is None or not doubtful(args):
+        return None
+    results = predicted if isinstance(predicted, (tuple, list)) else (predicted,)
+    if any(not isinstance(x, Tensor) or x.device.type != "cpu" for x in results):
+        return None
+    named = tuple((k, _each(v, Tensor, _layout, tuple)) for k, v in sorted(kwargs.items()))
+    real = _strides(func, _each(tuple(args), Tensor, _layout, tuple), named)
+    return None if all(map(_alike, results, real)) else real
+
+
+def _alike(x: Tensor, strides: tuple[int, ...]) -> bool:
+    axes = zip(x.shape, x.stride(), strides, strict=True)
+    return x.numel() < 2 or all(p == r for n, p, r in axes if n > 1)
+
+
+@lru_cache(maxsize=256)
+def _strides(
+    func: OpOverload, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]
+) -> tuple[tuple[int, ...], ...]:
+    """The strides of the kernel's results, for arguments that are ones: nothing divides by zero."""
+    fill = _zeros if func is aten.max_unpool2d.default else _ones  # zero is always a place
+    with below_functionalization():
+        named = {k: _each(v, _Layout, fill, list) for k, v in kwargs}
+        made = func(*_each(args, _Layout, fill, list), **named)
+        return tuple(x.stride() for x in (made if isinstance(made, tuple) else (made,)))
+
+
+def _each(args: Any, kind: type, change: Callable[[Any], Any], container: type) -> Any:
+    """The arguments with every `kind` changed, in containers of one type."""
+    if isinstance(args, (tuple, list)):
+        return container(_each(a, kind, change, container) for a in args)
+    return change(args) if isinstance(args, kind) else args
+
+
+def _layout(x: Tensor) -> _Layout:
+    return _Layout(tuple(x.shape), x.stride(), x.dtype)
+
+
+def _zeros(x: _Layout) -> Tensor:
+    return torch.empty_strided(x.shape, x.strides, dtype=x.dtype).zero_()
+
+
+def _ones(x: _Layout) -> Tensor:
+    return torch.empty_strided(x.shape, x.strides, dtype=x.dtype).fill_(1)
