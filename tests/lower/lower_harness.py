@@ -8,18 +8,18 @@ from typing import Any
 import torch
 import vector_eval
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from torchweld.base.config import Config
 from torchweld.graph.run import normalize
 from torchweld.ir import loop_eval
+from torchweld.ir.fake import FakeMode
 from torchweld.ir.graph import GraphPair
 from torchweld.ir.loop import Extern, LoopGraph, Nest
 from torchweld.ir.loop_verify import verify
 from torchweld.lower.run import lower
 
-MODE = FakeTensorMode()
+MODE = FakeMode()
 
 
 def copied(x: Any) -> Any:

@@ -25,6 +25,7 @@ from torchweld.ir.loop import (
     Torch,
     View,
 )
+from torchweld.ir.loop_ops import CHECKS, FAILURES
 from torchweld.lower.dtypes import dtype_of, torch_dtype
 
 
@@ -67,7 +68,7 @@ def call(n: Extern, memory: dict[Buffer, torch.Tensor]) -> None:
     for b, t in zip(n.outs, outs, strict=bool(n.outs)):
         assert list(t.shape) == ints(b.shape) and t.dtype == torch_dtype(b.dtype), (n.op, b)
         want = ints(b.strides)
-        if list(t.stride()) != want:
+        if t.layout is torch.strided and list(t.stride()) != want:
             t = torch.empty_strided(t.shape, want, dtype=t.dtype).copy_(t)
         memory[b] = t
 
@@ -155,12 +156,12 @@ class Points:
                 return torch.where(c, self.scalar(x.args[1], yes), self.scalar(x.args[2], no))
             case Op(name="cast"):
                 return self.scalar(x.args[0], mask).to(torch_dtype(x.dtype))
-            case Op(name="check_index"):
+            case Op() if x.name in CHECKS:
                 i, size = (self.scalar(a, mask) for a in x.args)
-                i = torch.where(i < 0, i + size, i)
+                i = torch.where(i < 0, i + size, i) if x.name == "check_index" else i
                 bad = (i < 0) | (i >= size)
                 if bool((bad if mask is None else bad & mask).any()):
-                    raise IndexError("index out of range")
+                    raise FAILURES[CHECKS[x.name]]("index out of range")
                 return torch.where(bad, 0, i)
             case Op():
                 return OPS[x.name](*(self.scalar(a, mask) for a in x.args))

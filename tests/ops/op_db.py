@@ -68,7 +68,7 @@ def clone(value: Any) -> Any:
         if value.layout != torch.strided:
             return value.clone()
         storage = value.untyped_storage().clone()
-        fresh = torch.empty(0, dtype=value.dtype)
+        fresh = torch.empty(0, dtype=value.dtype, device=value.device)
         return fresh.set_(storage, value.storage_offset(), value.shape, value.stride())
     if type(value) in (tuple, list):
         return type(value)(map(clone, value))
@@ -82,7 +82,7 @@ def _special(x: Any) -> Any:
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.numel() < 8:
         return x
     y = x.clone().flatten()
-    y[:5] = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0], dtype=x.dtype)
+    y[:5] = y.new_tensor([math.nan, math.inf, -math.inf, 0.0, -0.0])
     return y.reshape(x.shape)
 
 
@@ -90,15 +90,15 @@ def _reshaped(args: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
     def one(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
-        return torch.ones(shape, dtype=x.dtype)
+        return x.new_ones(shape)
 
     return tuple(map(one, args))
 
 
-def samples_of(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Sample]:
+def samples_of(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Sample]:
     """The entry's own samples, non-contiguous forms of some, and 0-d, empty and special ones."""
     torch.manual_seed(SEED)
-    own = list(islice(op.sample_inputs("cpu", dtype, requires_grad=False), limit))
+    own = list(islice(op.sample_inputs(device, dtype, requires_grad=False), limit))
     for s in own:
         yield Sample((s.input, *s.args), s.kwargs)
     for s in own[: max(1, limit // 4)]:
@@ -245,11 +245,11 @@ def _short(why: Refusal) -> str:
     return f"{why.code} {why.why}".split("\n")[0][:120]
 
 
-def check(op: Any, dtype: torch.dtype, limit: int) -> Outcome:
+def check(op: Any, dtype: torch.dtype, limit: int, device: str = "cpu") -> Outcome:
     """Run all samples of one operator and dtype under no_grad."""
     out = Outcome(op.formatted_name, str(dtype).removeprefix("torch."))
     with torch.no_grad():
-        samples = [s for s in samples_of(op, dtype, limit) if runs_eagerly(op.op, s)]
+        samples = [s for s in samples_of(op, dtype, limit, device) if runs_eagerly(op.op, s)]
         if samples:
             _count(op, samples, out)
     return out
@@ -275,13 +275,13 @@ def _count(op: Any, samples: list[Sample], out: Outcome) -> None:
             out.generated += STATISTICS.kernels > 0
 
 
-def entries(names: Iterable[str] = ()) -> list[tuple[Any, torch.dtype]]:
-    """All operators and dtypes that the CPU supports, in the order of the database."""
+def entries(names: Iterable[str] = (), device: str = "cpu") -> list[tuple[Any, torch.dtype]]:
+    """All operators and dtypes that the device supports, in the order of the database."""
     wanted = set(names)
     return [
         (op, dtype)
         for op in invocations.op_db
         if not wanted or op.name in wanted or op.formatted_name in wanted
         for dtype in DTYPES
-        if op.supports_dtype(dtype, "cpu")
+        if op.supports_dtype(dtype, device)
     ]

@@ -40,7 +40,7 @@ def key(op: Any, dtype: torch.dtype) -> Key:
 def work(given: argparse.Namespace, shard: int) -> None:
     """One shard, in this process. A line {"crashed"} stands until the outcome replaces it."""
     torch.set_num_threads(1)
-    mine = entries(given.only)[shard :: given.shards]
+    mine = entries(given.only, given.device)[shard :: given.shards]
     done = read(given.log)
     with given.log.open("a", encoding="utf-8") as log:
         for op, dtype in mine:
@@ -50,13 +50,13 @@ def work(given: argparse.Namespace, shard: int) -> None:
             started = Outcome(*name, wrong=CRASHED)
             log.write(json.dumps(asdict(started)) + "\n")
             log.flush()
-            log.write(json.dumps(asdict(_outcome(op, dtype, given.limit))) + "\n")
+            log.write(json.dumps(asdict(_outcome(op, dtype, given))) + "\n")
             log.flush()
 
 
-def _outcome(op: Any, dtype: torch.dtype, limit: int) -> Outcome:
+def _outcome(op: Any, dtype: torch.dtype, given: argparse.Namespace) -> Outcome:
     try:
-        return check(op, dtype, limit)
+        return check(op, dtype, given.limit, given.device)
     except Exception as error:
         text = f"harness: {type(error).__name__}: {error}".split("\n")[0][:200]
         return Outcome(*key(op, dtype), reasons={text: 1})
@@ -64,7 +64,8 @@ def _outcome(op: Any, dtype: torch.dtype, limit: int) -> Outcome:
 
 def spawn(given: argparse.Namespace, shard: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, __file__, "--log", str(given.log), "--shards", str(given.shards),
-               "--limit", str(given.limit), "--shard", str(shard)]  # fmt: skip
+               "--limit", str(given.limit), "--device", given.device,
+               "--shard", str(shard)]  # fmt: skip
     return subprocess.Popen(command + (["--only", *given.only] if given.only else []))
 
 
@@ -115,6 +116,7 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--only", nargs="+", default=[], help="these operators alone")
     arguments.add_argument("--limit", type=int, default=20, help="samples per operator and dtype")
+    arguments.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     arguments.add_argument("--shards", type=int, default=2, help="processes")
     arguments.add_argument("--shard", type=int, help=argparse.SUPPRESS)
     arguments.add_argument("--fresh", action="store_true", help="forget earlier results")

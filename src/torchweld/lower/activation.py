@@ -59,7 +59,7 @@ def gelu(b: Builder, x: Tensor, approximate: str = "none") -> Tensor:
     read = read_as(x, b.spec.dtype)
     if approximate == "tanh":
         return b.emit(lambda idx: _gelu_by_tanh(read(idx)))
-    if not _by_onednn(x):
+    if b.spec.device != "cpu" or not _by_onednn(x):
         return b.emit(lambda idx: _gelu(read(idx)))
 
     def body(idx: Idx) -> Val:

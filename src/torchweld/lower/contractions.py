@@ -32,7 +32,7 @@ from torchweld.lower.registry import lowering
 from torchweld.lower.tensor import Tensor, row_major, whole
 from torchweld.lower.views import t
 
-_LINEAR = "mkldnn._linear_pointwise.default"
+LINEAR = "mkldnn._linear_pointwise.default"
 _LEAST_WORK = 1 << 22  # multiplications
 
 
@@ -52,7 +52,7 @@ def addmm(b: Builder, x: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 1,
 def _linear(b: Builder, x: Tensor, mat2: Tensor, bias: Tensor | None) -> Tensor:
     """x @ mat2 + bias by oneDNN. Errors: LoweringError where BLAS is as good or needed."""
     operands = (x, mat2) if bias is None else (x, mat2, bias)
-    if not _available() or any(o.dtype is not DType.F32 for o in operands):
+    if not available() or any(o.dtype is not DType.F32 for o in operands):
         raise LoweringError("W202", "product left to BLAS")
     (rows, inner), columns = (n.value for n in x.shape), mat2.shape[1].value
     if rows * inner * columns < _LEAST_WORK or 1 in (inner, columns):
@@ -64,7 +64,7 @@ def _linear(b: Builder, x: Tensor, mat2: Tensor, bias: Tensor | None) -> Tensor:
     if last is not None and last.strides != (ONE,):
         raise LoweringError("W202", "bias without adjacent elements")
     out = b.blank()
-    b.nodes.append(Extern((out.buffer,), _LINEAR, (*given, last, "none", (), ""), (), (),
+    b.nodes.append(Extern((out.buffer,), LINEAR, (*given, last, "none", (), ""), (), (),
                           b.origins))  # fmt: skip
     return whole(out.buffer)
 
@@ -74,7 +74,7 @@ def _adjacent(v: View) -> bool:
     return any(s is ONE and n is not ONE for n, s in zip(v.shape, v.strides, strict=True))
 
 
-def _available() -> bool:
+def available() -> bool:
     """Whether oneDNN is there, on, and asked to compute f32 in f32."""
     return (
         torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]

@@ -11,7 +11,7 @@ from torchweld.ir.expr import ONE, ZERO, Expr, as_expr
 from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.registry import lowering
 from torchweld.lower.tensor import Idx, Tensor, numel
-from torchweld.lower.value import checked, constant
+from torchweld.lower.value import Check, checked, constant
 from torchweld.lower.views import reshaped, wrap
 
 
@@ -46,7 +46,7 @@ class Advanced:
         mine = idx[self.front : self.front + n]
         rest = iter(idx[: self.front] + idx[self.front + n :])
         return tuple(
-            checked(self.tensors[d].load(broadcast(mine, self.tensors[d].shape)), size, True)
+            checked(self.tensors[d].load(broadcast(mine, self.tensors[d].shape)), size, Check.WRAP)
             if d in self.tensors else next(rest)
             for d, size in enumerate(self.source)
         )  # fmt: skip
@@ -80,20 +80,24 @@ def embedding(b: Builder, weight: Tensor, indices: Tensor, padding_idx: int = -1
     """Rows of `weight`; negative indices do not wrap."""
     rows = weight.shape[0]
     return b.emit(lambda idx: weight.load(
-        (checked(indices.load(idx[:-1]), rows, False), idx[-1])))  # fmt: skip
+        (checked(indices.load(idx[:-1]), rows, Check.INDEX), idx[-1])))  # fmt: skip
 
 
 @lowering("aten.index_select.default")
 def index_select(b: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
-    """Positions of one dimension; negative indices do not wrap."""
+    """Positions of one dimension; negative indices do not wrap.
+
+    Errors: of the second dimension, eager checks the indices in a loop of its own.
+    """
     if not x.shape:
         only, i = ranked(x), ranked(index)
-        return b.emit(lambda idx: only.load((checked(i.load((ZERO,)), ONE, False),)))
+        return b.emit(lambda idx: only.load((checked(i.load((ZERO,)), ONE, Check.INDEX),)))
     d = wrap(dim, len(x.shape))
     i = reshaped(index, (as_expr(numel(index.shape)),))
+    how = Check.BOUND if d == 1 else Check.INDEX
 
     def at(idx: Idx) -> Idx:
-        return (*idx[:d], checked(i.load((idx[d],)), x.shape[d], False), *idx[d + 1 :])
+        return (*idx[:d], checked(i.load((idx[d],)), x.shape[d], how), *idx[d + 1 :])
 
     return b.emit(lambda idx: x.load(at(idx)))
 
@@ -109,7 +113,7 @@ def gather(b: Builder, x: Tensor, dim: int, index: Tensor,
 
     def at(idx: Idx) -> Idx:
         idx = idx or (ZERO,)
-        return (*idx[:d], checked(index.load(idx), x.shape[d], False), *idx[d + 1 :])
+        return (*idx[:d], checked(index.load(idx), x.shape[d], Check.BOUND), *idx[d + 1 :])
 
     return b.emit(lambda idx: x.load(at(idx)))
 
@@ -123,4 +127,4 @@ def ranked(x: Tensor) -> Tensor:
 def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
     n = as_expr(numel(x.shape))
     flat = reshaped(x, (n,))
-    return b.emit(lambda idx: flat.load((checked(index.load(idx), n, True),)))
+    return b.emit(lambda idx: flat.load((checked(index.load(idx), n, Check.WRAP),)))

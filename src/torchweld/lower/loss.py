@@ -13,6 +13,7 @@ from torchweld.lower.reduce import Over, Read, combine
 from torchweld.lower.registry import reduction
 from torchweld.lower.tensor import Idx, Tensor, numel
 from torchweld.lower.value import (
+    Check,
     Val,
     absolute,
     checked,
@@ -126,12 +127,12 @@ def nll_loss(b: Builder, x: Tensor, target: Tensor, weight: Tensor | None, reduc
         return where(equal(goal(idx), ignore_index), 0, v)
 
     def loss(idx: Idx) -> Val:
-        c = checked(goal(idx), x.shape[classes], False)
+        c = checked(goal(idx), x.shape[classes], Check.INDEX)
         at = (idx[0], c, *idx[1:]) if classes else (c,)
         return scaled(idx, -x.load(at).to(dtype), c)
 
     def weight_at(idx: Idx) -> Val:
-        return scaled(idx, constant(1, dtype), checked(goal(idx), x.shape[classes], False))
+        return scaled(idx, constant(1, dtype), checked(goal(idx), x.shape[classes], Check.INDEX))
 
     if reduction == NONE:
         none = b.emit(lambda idx: constant(0, b.specs[1].dtype), b.specs[1], "weights")

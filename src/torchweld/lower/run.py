@@ -72,6 +72,7 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
     refusal = Refusal("W202", "no lowering", _loc(node))
     if rule is not None:
         try:
+            _one_device(node)
             b.begin(node.name, b.origins, _specs(node))
             b.used, b.overwrites = _used(node), overwrites
             return _apply(b, rule, copies, node, env)
@@ -84,6 +85,20 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
         return lower_extern(b, node, env)
     except LoweringError as error:
         raise LoweringError(error.code, f"{op}: {error.why}", at=_loc(node)) from None
+
+
+def _one_device(node: Node) -> None:
+    """A kernel reads the memory of its own device; a number of the CPU comes by value.
+
+    Errors: LoweringError W202 where ATen has to move something.
+    """
+    for out in _specs(node):
+        for n in node.all_input_nodes:
+            x = n.meta.get(VAL)
+            if isinstance(x, torch.Tensor) and str(x.device) != out.device and (
+                x.device.type != "cpu" or x.dim() > 0
+            ):
+                raise LoweringError("W202", f"an operand is on {x.device}, not on {out.device}")
 
 
 def _specs(node: Node) -> tuple[Spec, ...]:

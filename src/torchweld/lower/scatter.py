@@ -11,7 +11,7 @@ from torchweld.lower.builder import Body, Builder, broadcast
 from torchweld.lower.gather import advanced, ranked
 from torchweld.lower.registry import lowering
 from torchweld.lower.tensor import Idx, Tensor, numel
-from torchweld.lower.value import Val, checked, constant, where
+from torchweld.lower.value import Check, Val, checked, constant, where
 from torchweld.lower.views import diagonal, reshaped, select, slice_range, sliced, wrap
 
 
@@ -73,7 +73,7 @@ def _scatter(b: Builder, x: Tensor, dim: int, index: Tensor, value: Body,
     d = wrap(dim, len(target.shape))
 
     def at(idx: Idx) -> Idx:
-        return (*idx[:d], checked(i.load(idx), target.shape[d], False), *idx[d + 1 :])
+        return (*idx[:d], checked(i.load(idx), target.shape[d], Check.BOUND), *idx[d + 1 :])
 
     b.store(target, i.shape, at, value, mode)
     return out
@@ -124,7 +124,7 @@ def scatter_reduce(b: Builder, x: Tensor, dim: int, index: Tensor, src: Tensor, 
     return _scatter(b, x, dim, index, _source(src), _mode(_REDUCE[reduce], x.dtype))
 
 
-def _along(b: Builder, x: Tensor, dim: int, index: Tensor, value: Body, wraps: bool,
+def _along(b: Builder, x: Tensor, dim: int, index: Tensor, value: Body, how: Check,
            mode: str = "set") -> Tensor:  # fmt: skip
     """Stores whole slices at positions of one dimension."""
     out = b.based_on(x)
@@ -134,7 +134,7 @@ def _along(b: Builder, x: Tensor, dim: int, index: Tensor, value: Body, wraps: b
     shape = (*target.shape[:d], i.shape[0], *target.shape[d + 1 :])
 
     def at(idx: Idx) -> Idx:
-        return (*idx[:d], checked(i.load((idx[d],)), target.shape[d], wraps), *idx[d + 1 :])
+        return (*idx[:d], checked(i.load((idx[d],)), target.shape[d], how), *idx[d + 1 :])
 
     b.store(target, shape, at, value, mode)
     return out
@@ -144,7 +144,7 @@ def _along(b: Builder, x: Tensor, dim: int, index: Tensor, value: Body, wraps: b
 def index_copy(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     if len(source.shape) != len(x.shape):
         raise LoweringError("W202", "index_copy of another rank")
-    return _along(b, x, dim, index, _source(source), False)
+    return _along(b, x, dim, index, _source(source), Check.INDEX)
 
 
 @lowering("aten.index_add.default")
@@ -157,13 +157,14 @@ def index_add(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor,
     def body(idx: Idx) -> Val:
         return read(idx) if alpha == 1 else read(idx) * alpha
 
-    return _along(b, x, dim, index, body, False, _mode("add", x.dtype))
+    how = Check.BOUND if len(x.shape) > 1 else Check.INDEX
+    return _along(b, x, dim, index, body, how, _mode("add", x.dtype))
 
 
 @lowering("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor,
                value: Tensor | int | float | bool) -> Tensor:  # fmt: skip
-    return _along(b, x, dim, index, _reader(value, x.dtype), True)
+    return _along(b, x, dim, index, _reader(value, x.dtype), Check.WRAP)
 
 
 def _into(b: Builder, x: Tensor, src: Tensor, window: Tensor, out: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import TypeAlias
 
 from torchweld.ir.dtype import DType
@@ -192,10 +193,19 @@ def bounded(x: Val, size: Expr) -> Expr:
     return Ind.make(x.s, 0, max(size.hi - 1, 0))
 
 
-def checked(x: Val, size: Expr, wrap: bool) -> Expr:
-    """A loaded index into `size`: out of range fails the call; negatives count from the end if
-    `wrap`, else fail too."""
+class Check(Enum):
+    """What an operator does about an index out of range, and about negative ones."""
+
+    WRAP = auto()  # IndexError; negative ones count from the end
+    INDEX = auto()  # IndexError, for negative ones too
+    BOUND = auto()  # RuntimeError, for negative ones too
+
+
+def checked(x: Val, size: Expr, how: Check) -> Expr:
+    """A loaded index into `size`, which fails the call when it is out of range."""
     i, n = x.to(DType.I64), position(size)
-    if not wrap:
+    if how is Check.BOUND:
+        return bounded(binary("check_bound", i, n), size)
+    if how is Check.INDEX:
         i = where(i < 0, n, i)
     return bounded(binary("check_index", i, n), size)
