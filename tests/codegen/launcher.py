@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torchweld.codegen
 from torchweld.ir.loop_eval import Storage
+from torchweld.ir.loop_ops import FAILURES
 from torchweld.ir.program import Alloc, Call, Drop, Launch, MakeView
 from torchweld.ir.rounding import convert, pack, unpack
 
@@ -113,8 +114,9 @@ class Run:
         pointers = (ctypes.c_void_p * max(len(starts), 1))(*starts)
         cuts = [step.extent * k // self.chunks for k in range(self.chunks + 1)]
         for begin, end in itertools.pairwise(cuts):
-            if self.functions[step.function](pointers, begin, end):
-                raise IndexError(step.function)
+            status = self.functions[step.function](pointers, begin, end)
+            if status:
+                raise FAILURES[status](step.function)
 
     def _call(self, step: Call) -> None:
         (source,) = (a.tensor for a in step.args)

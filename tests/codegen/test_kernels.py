@@ -235,6 +235,17 @@ def test_an_index_out_of_range_is_reported(bad):
         run(GATHER.format(n=4), i=[0, bad, 1, 2])
 
 
+@pytest.mark.parametrize("bad", [10, -1, 1 << 40])
+@pytest.mark.parametrize("at", [0, 3])
+def test_an_index_that_may_not_be_negative_is_reported_as_a_runtime_error(bad, at):
+    text = GATHER.replace("check_index", "check_bound")
+    check(text.format(n=4), i=[0, 9, 1, 2])
+    i = [0, 9, 1, 2]
+    i[at] = bad
+    with pytest.raises(RuntimeError):
+        run(text.format(n=4), i=i)
+
+
 LANE_GATHER = """
 x: f32[10] input
 i: i64[37] input
@@ -256,6 +267,13 @@ def test_a_gather_by_lane():
 def test_a_bad_index_in_the_last_lane_of_the_tail_is_reported():
     with pytest.raises(IndexError):
         run(LANE_GATHER, i=[0] * 36 + [10])
+
+
+def test_a_bad_bound_in_the_last_lane_of_the_tail_is_reported():
+    text = LANE_GATHER.replace("check_index", "check_bound")
+    check(text, i=[(7 * k) % 10 for k in range(37)])
+    with pytest.raises(RuntimeError):
+        run(text, i=[0] * 36 + [-1])
 
 
 def test_an_index_behind_a_where_is_not_checked():

@@ -1,10 +1,12 @@
 """Which nests share a kernel, and the loops that it gets."""
 
+from dataclasses import replace
+
 import pytest
 from loop_programs import ADD_LAYER_NORM, SOFTMAX, agreeing, close, kernels, plan_of, why
 
 from torchweld.base.config import Config
-from torchweld.fuse import homes, merge, split, tile
+from torchweld.fuse import split, targets, tile
 from torchweld.fuse.run import fuse
 from torchweld.ir.loop_eval import evaluate
 from torchweld.ir.loop_text import parse
@@ -29,7 +31,7 @@ def test_softmax_computes_each_exp_once_and_keeps_the_row():
 
 
 def test_a_row_too_long_for_the_thread_goes_to_memory(monkeypatch):
-    monkeypatch.setattr(homes, "ROW_BYTES", 100)
+    monkeypatch.setattr(targets, "ROW_BYTES", 100)
     (k,) = kernels(agreeing(SOFTMAX.format(m=8, n=32)))
     assert "row" not in kinds(k) and "e" in [b.name for b in k.args]
 
@@ -185,8 +187,8 @@ def test_a_scatter_runs_its_colliding_loop_in_order():
 
 
 def test_concatenation_shares_a_kernel_with_its_reader(monkeypatch):
-    monkeypatch.setattr(merge, "PARTIAL_ROWS", 4)
-    monkeypatch.setattr(homes, "PIECE_ROWS", True)
+    tuned = replace(targets.CPU, partial_rows=4, piece_rows=True)
+    monkeypatch.setattr(targets, "CPU", tuned)
     (k,) = kernels(agreeing("""
         x: f32[6, 8] input
         r: f32[6, 8]

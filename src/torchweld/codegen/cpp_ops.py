@@ -98,7 +98,7 @@ BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 
 
 def op_text(x: Op, args: list[str], vec: bool) -> str:
-    """The C++ expression of `x` (not where, cast or check_index) on named arguments."""
+    """The C++ expression of `x` (not where, cast or a check) on named arguments."""
     if x.args[0].dtype is DType.BOOL:
         return LOGIC[x.name](args)
     text = _arithmetic(x, args, vec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_index import constant
+from torchweld.codegen.tiles import blocks_of
 from torchweld.ir.expr import Expr
 from torchweld.ir.loop import Axis, Buffer, Extern, ExternArg, Torch, View
 from torchweld.ir.plan import Free, Kernel, Plan
@@ -12,6 +13,7 @@ from torchweld.ir.program import (
     Call,
     CallArg,
     Drop,
+    GridLaunch,
     Instruction,
     Launch,
     MakeView,
@@ -41,11 +43,14 @@ class Assembler:
         self._slots = {s.buffer: s for s in plan.slots}
         self._fresh = set(plan.fresh)
         self._views: dict[View, int] = {}
-        for i, b in enumerate(plan.graph.inputs):
+        given = [b for b in plan.graph.inputs if b.role == "input"]
+        for i, b in enumerate(given):
             self._bind(b, "input", i)
+        for i, b in enumerate(plan.graph.inputs[len(given) :]):
+            self._bind(b, "const", i)
 
     def assemble(self, functions: dict[str, str]) -> None:
-        """Every step in order. functions: kernel name -> name of its C++ function."""
+        """Every step in order. functions: kernel name -> name of its function."""
         for step in self.plan.steps:
             match step:
                 case Kernel():
@@ -108,7 +113,10 @@ class Assembler:
     def _launch(self, k: Kernel, function: str) -> None:
         extent = extent_of(k)
         args = tuple(self._tensor(b) for b in k.args)
-        if extent:
+        if k.tile is not None:
+            blocks = blocks_of(k)
+            self.steps += [GridLaunch(function, args, blocks)] if blocks else []
+        elif extent:
             self.steps.append(Launch(function, args, extent, max(k.grain, 1)))
 
     def _call(self, x: Extern) -> None:

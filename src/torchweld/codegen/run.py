@@ -1,7 +1,7 @@
-"""Plan -> Program: one C++ translation unit, and the launch list.
+"""Plan -> Program: one C++ translation unit, the Triton kernels, and the launch list.
 
 Kernels whose texts are equal (layers repeat) become one function that is launched with different
-arguments.
+arguments. A kernel with a tile becomes Triton, any other C++.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from torchweld.codegen.cpp_kernel import print_kernel
 from torchweld.codegen.launch import Assembler
 from torchweld.codegen.settle import settle
+from torchweld.codegen.triton_kernel import print_tiled
 from torchweld.ir.expr import Int
 from torchweld.ir.loop import Buffer
 from torchweld.ir.plan import Kernel, Plan
@@ -29,22 +30,48 @@ STREAM_TEMP = 16 << 20  # a temporary is read again soon: only what no cache hol
 
 
 def generate(plan: Plan) -> Program:
-    """The Program of `plan`. Errors: InternalError for what generated code cannot express."""
+    """The Program of `plan`.
+
+    Errors: InternalError for what generated code cannot express; Unsupported W202 for a kernel that
+    cannot run in tiles.
+    """
     names, source = _functions(plan)
+    tiles = _tiled(plan)
     a = Assembler(plan)
-    a.assemble(names)
+    a.assemble(names | {k: x.functions[0] for k, x in tiles.items()})
     outputs = a.outputs()
     functions = tuple(dict.fromkeys(names.values()))
     artifacts = (Artifact("cpp", source, functions),) if functions else ()
     return Program(
-        artifacts,
+        artifacts + tuple(dict.fromkeys(tiles.values())),
         tuple(a.tensors),
         tuple(a.steps),
-        len(plan.graph.inputs),
+        sum(b.role == "input" for b in plan.graph.inputs),
         outputs,
         plan.arena_bytes,
-        {"cxx_flags": CXX_FLAGS},
+        {"cxx_flags": CXX_FLAGS} | _origins(plan, tiles),
+        plan.arena_device,
     )
+
+
+def _tiled(plan: Plan) -> dict[str, Artifact]:
+    """Kernel name -> its Triton text: the same object for equal kernels."""
+    found: dict[str, Artifact] = {}
+    known: dict[Artifact, Artifact] = {}
+    for k in plan.steps:
+        if isinstance(k, Kernel) and k.tile is not None:
+            made = print_tiled(k).artifact()
+            found[k.name] = known.setdefault(made, made)
+    return found
+
+
+def _origins(plan: Plan, tiles: dict[str, Artifact]) -> dict[str, object]:
+    """What the first kernel of each Triton text came from: not in the text, which layers share."""
+    shown: dict[str, str] = {}
+    for k in plan.steps:
+        if isinstance(k, Kernel) and k.name in tiles:
+            shown.setdefault(tiles[k.name].functions[0], ", ".join(k.origins)[:90])
+    return {"origins": shown} if shown else {}
 
 
 def _functions(plan: Plan) -> tuple[dict[str, str], str]:
@@ -54,7 +81,7 @@ def _functions(plan: Plan) -> tuple[dict[str, str], str]:
     known: dict[str, str] = {}
     parts = ['#include "weld_vec.h"', "namespace weld {"]
     for k in plan.steps:
-        if not isinstance(k, Kernel):
+        if not isinstance(k, Kernel) or k.tile is not None:
             continue
         text = print_kernel(settle(k), streamed & frozenset(k.args))
         if text not in known:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, Ind, Int, Sym, atoms, rewrite
 from torchweld.ir.loop import Const, Index, Load, Nest, Op, Scalar, const, walk
+from torchweld.ir.loop_ops import CHECKS
 from torchweld.ir.plan import Kernel
 
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
@@ -77,7 +78,7 @@ class _Settled:
     def _op(self, x: Op) -> Scalar:
         if x.name == "where" and isinstance(x.args[0], Const):
             return x.args[1] if x.args[0].value else x.args[2]
-        if x.name == "check_index" and self._proven(x):
+        if x.name in CHECKS and self._proven(x):
             return x.args[0]
         if x.args[0].dtype is not DType.I64:
             return x

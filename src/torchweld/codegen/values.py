@@ -17,6 +17,7 @@ from torchweld.codegen.places import Memory, Place
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, Ind, Int, Sym, atoms
 from torchweld.ir.loop import Buffer, Const, Index, Load, Op, Scalar, children, const, walk
+from torchweld.ir.loop_ops import CHECKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class Values(Nesting):
                 return self.index(x.expr, guard)
             case Op(name="where"):
                 return self._where(x, guard)
-            case Op(name="check_index"):
+            case Op() if x.name in CHECKS:
                 return self._check(x, guard)
             case Op(name="cast"):
                 return self._cast(x, guard)
@@ -149,9 +150,10 @@ class Values(Nesting):
         g = None if guard is None else self.condition(guard)
         level = max(i.level, n.level, g.level if g else 0)
         if i.vec or n.vec or (g is not None and g.vec):
-            text = f"check({self.as_vector(i)}, {self.as_vector(n)}, {self._k(g)}, bad)"
+            text = f"{x.name}({self.as_vector(i)}, {self.as_vector(n)}, {self._k(g)}, bad)"
             return self.name(text, True, level)
-        return self.name(f"check({i.text}, {n.text}, {g.text if g else 'true'}, bad)", False, level)
+        text = f"{x.name}({i.text}, {n.text}, {g.text if g else 'true'}, bad)"
+        return self.name(text, False, level)
 
     # --- guards
 
@@ -170,7 +172,7 @@ class Values(Nesting):
             case Index():
                 return any(self._ind_unsafe(e) for e in atoms(s.expr))
             case Op():
-                return s.name == "check_index" or any(self._unsafe[a] for a in s.args)
+                return s.name in CHECKS or any(self._unsafe[a] for a in s.args)
             case Load():
                 return not _inside(s) or any(self._ind_unsafe(a) for e in s.index for a in atoms(e))
         raise InternalError(f"scalar {type(s).__name__}")

@@ -148,8 +148,8 @@ def order_key(sym: Sym, found: Sequence[Access]) -> int:
     return best
 
 
-def arrange(g: Group, levels: Sequence[Level], found: list[Access]) -> Space:
-    """Order and merge the loops of a kernel."""
+def arrange(g: Group, levels: Sequence[Level], found: list[Access], vector: bool) -> Space:
+    """Order and merge the loops of a kernel. vector: choose the loop that is vectorised."""
     sizes = dict(g.sizes)
     stride = {s: order_key(s, found) for s in sizes}
     keep = list(g.kept())
@@ -163,7 +163,8 @@ def arrange(g: Group, levels: Sequence[Level], found: list[Access]) -> Space:
     space = Space(keep, loops, None, sizes)
     space.rank = {s: i for i, s in enumerate(s for row in loops for s in row)}
     _merge_all(space, found)
-    _choose_vector(space, levels, fixed, found)
+    if vector:
+        _choose_vector(space, levels, fixed, found)
     if len(space.keep) > 2 or any(len(row) > 2 for row in space.loops):
         _merge_all(space, found)
     return space

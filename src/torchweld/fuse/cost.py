@@ -1,8 +1,4 @@
-"""What a kernel moves and computes: the numbers behind fusion and tiling.
-
-The machine constants are those of one core of a server CPU of 2021 (20 GB/s, 20 Gop/s vectorised);
-only their ratio matters, and a factor of two in it changes few decisions.
-"""
+"""What a kernel moves and computes: the numbers behind fusion and tiling."""
 
 from __future__ import annotations
 
@@ -12,9 +8,6 @@ from torchweld.fuse.facts import body_facts, points
 from torchweld.ir.loop import Buffer, Nest, loads
 from torchweld.ir.plan import Kernel, Plan
 
-NS_PER_BYTE = 0.05
-NS_PER_FLOP = 0.05
-NS_PER_LAUNCH = 2000.0
 THREAD_BYTES = 16 << 10  # a thread is worth starting for this much traffic ...
 THREAD_FLOPS = 20_000  # ... or this much arithmetic
 
@@ -57,11 +50,6 @@ def flops_of(k: Kernel) -> int:
 def moved(plan: Plan) -> int:
     """Bytes that all kernels of a plan move."""
     return sum(bytes_of(s) for s in plan.steps if isinstance(s, Kernel))
-
-
-def time_ns(nbytes: float, flops: float) -> float:
-    """Roofline estimate of one kernel on one core."""
-    return max(nbytes * NS_PER_BYTE, flops * NS_PER_FLOP) + NS_PER_LAUNCH
 
 
 def launch_points(k: Kernel) -> int:

@@ -24,6 +24,7 @@ from torchweld.ir.expr import (
     terms_of,
 )
 from torchweld.ir.loop import Buffer, Index, Load, Op, Scalar, children, scalars_in, walk
+from torchweld.ir.loop_ops import CHECKS
 
 _CACHE = 1 << 15
 
@@ -109,7 +110,7 @@ def address(strides: tuple[Expr, ...], index: tuple[Expr, ...]) -> Expr:
 class Body:
     """What a scalar holds: its distinct loads, index values, cost per point, and whether it fails.
 
-    `checks`: a check_index that may raise; `exprs`: the expressions of Index nodes.
+    `checks`: an index check that may raise; `exprs`: the expressions of Index nodes.
     """
 
     loads: tuple[Load, ...]
@@ -149,7 +150,7 @@ def body_facts(x: Scalar) -> Body:
             cost = _COST.get(n.name, 1)
             flops += cost
             dear = dear or cost >= _DEAR
-            checks = checks or n.name == "check_index"
+            checks = checks or n.name in CHECKS
     buffers = frozenset(ld.buffer for ld in found)
     return Body(tuple(found), buffers, tuple(exprs), flops, size, dear, checks)
 

@@ -36,7 +36,7 @@ class Group:
     reads: dict[Buffer, list[Member]] = field(default_factory=dict)
     writes: dict[Buffer, list[Member]] = field(default_factory=dict)
     alone: bool = False  # runs in an order of its own: takes no other nest
-    bytes: int = 0  # of all buffers that the group touches
+    bytes: int = 0  # of all elements that the group touches
     scores: dict[Sym, float] = field(default_factory=dict)  # contiguous traffic along each axis
 
     @property
@@ -61,14 +61,14 @@ def loads_of(n: Nest) -> tuple[Load, ...]:
     return found + tuple(ld for ld in dict.fromkeys(extra) if ld not in found) if extra else found
 
 
-def single(n: Nest, at: int) -> Group:
-    """A group of one nest."""
+def single(n: Nest, at: int, parallel: bool = False) -> Group:
+    """A group of one nest. parallel: if it is a scatter, its points may run in any order."""
     shape = shape_of(n)
     member = Member(n, at, loads_of(n), shape)
     sizes = {a.sym: a.size for a in n.all_axes}
     keep: tuple[Sym, ...] | None = None
     if shape == "scatter":
-        keep = tuple(a.sym for a in n.axes if owns(n, a.sym))
+        keep = tuple(a.sym for a in n.axes if parallel or owns(n, a.sym))
     elif shape != "point":
         keep = tuple(a.sym for a in n.axes)
     g = Group([member], sizes, keep, alone=shape == "scatter")
@@ -87,7 +87,17 @@ def index_members(g: Group) -> None:
         g.writes.setdefault(m.nest.out, []).append(m)
         if m.nest.mode != "set":
             g.reads.setdefault(m.nest.out, []).append(m)
-    g.bytes = sum(size_of(b) for b in g.reads.keys() | g.writes.keys())
+    g.bytes = _touched(g)
+
+
+def _touched(g: Group) -> int:
+    """Bytes of the elements that the members touch, each buffer at most once."""
+    counts: dict[Buffer, int] = {}
+    for m in g.members:
+        every = points(tuple(a.size for a in m.nest.all_axes))
+        for b in dict.fromkeys((m.nest.out, *(ld.buffer for ld in m.loads))):
+            counts[b] = counts.get(b, 0) + every
+    return sum(min(n * b.dtype.bytes, size_of(b)) for b, n in counts.items())
 
 
 def shape_of(n: Nest) -> str:

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 from torchweld.fuse.facts import points
 from torchweld.fuse.group import Group, Member
-from torchweld.fuse.stages import Level
+from torchweld.fuse.stages import loops_of
+from torchweld.fuse.target import Form
 from torchweld.ir.expr import ZERO, Expr, Sym
 from torchweld.ir.loop import Buffer, contiguous
 from torchweld.ir.plan import Local
-
-PIECE_ROWS = False  # rows written piece by piece: needs a code generator that sizes them by shape
-ROW_BYTES = 256 << 10  # row locals of one kernel, per thread
 
 
 @dataclass(slots=True)
@@ -30,11 +28,12 @@ class Home:
     memory: bool = True  # needed by other kernels or the caller
 
 
-def homes_of(g: Group, levels: list[Level], outside: frozenset[Buffer]) -> dict[Buffer, Home]:
+def homes_of(form: Form, outside: frozenset[Buffer], piece_rows: bool) -> dict[Buffer, Home]:
     """A home for every value of the group that a member of it reads."""
-    stage = {id(m): i for i, lv in enumerate(levels) for m in lv.members}
+    g = form.group
+    stage = {id(m): i for i, lv in enumerate(form.levels) for m in lv.members}
     homes: dict[Buffer, Home] = {}
-    budget = ROW_BYTES
+    budget = form.row_bytes
     keep = set(g.kept())
     for b, writers in g.writes.items():
         readers = g.reads.get(b, ())
@@ -42,7 +41,8 @@ def homes_of(g: Group, levels: list[Level], outside: frozenset[Buffer]) -> dict[
             continue
         w = writers[0]
         if len(writers) > 1:
-            budget = _pieces(g, b, outside, homes, budget, keep)
+            if piece_rows:
+                budget = _pieces(g, b, outside, homes, budget, keep)
             continue
         if w in readers:
             continue
@@ -52,7 +52,7 @@ def homes_of(g: Group, levels: list[Level], outside: frozenset[Buffer]) -> dict[
         home = Home(memory=b.role != "temp" or b in outside)
         if far:
             if _by_dimension(g, w, keep):
-                budget = _far_home(g, w, far, home, budget, keep)
+                budget = _far_home(form, w, far, home, budget, keep)
             if home.far is None:
                 home.memory = True
         if len(far) < len(readers):
@@ -64,7 +64,7 @@ def homes_of(g: Group, levels: list[Level], outside: frozenset[Buffer]) -> dict[
 def _pieces(g: Group, b: Buffer, outside: frozenset[Buffer], homes: dict[Buffer, Home],
             budget: int, keep: set[Sym]) -> int:  # fmt: skip
     """A row for a value that several members write piece by piece (concatenation)."""
-    if not PIECE_ROWS or b.role != "temp" or b in outside:
+    if b.role != "temp" or b in outside:
         return budget
     places = [m.nest.index for m in g.writes[b]]
     places += [ld.index for m in g.reads[b] for ld in m.loads if ld.buffer is b]
@@ -95,7 +95,7 @@ def _same_point(r: Member, w: Member) -> bool:
     return all(ld.index == w.nest.index for ld in r.loads if ld.buffer is w.nest.out)
 
 
-def _far_home(g: Group, w: Member, far: list[Member], home: Home, budget: int,
+def _far_home(form: Form, w: Member, far: list[Member], home: Home, budget: int,
               keep: set[Sym]) -> int:  # fmt: skip
     """Choose a scalar or a row for what later stages read; answers the row bytes left."""
     b = w.nest.out
@@ -116,8 +116,15 @@ def _far_home(g: Group, w: Member, far: list[Member], home: Home, budget: int,
     size = points(shape) * b.dtype.bytes
     if size > budget or not all(n.is_const for n in shape):
         return budget
+    if form.in_place and not all(_in_place(form.group, r, w) for r in far):
+        return budget
     home.far = local_for(b, "row", home.dims)
     return budget - size
+
+
+def _in_place(g: Group, r: Member, w: Member) -> bool:
+    """Whether `r` reads at the very loop points where `w` writes."""
+    return _same_point(r, w) and set(loops_of(g, r)) == set(loops_of(g, w))
 
 
 def local_for(b: Buffer, kind: str, dims: tuple[int, ...]) -> Local:

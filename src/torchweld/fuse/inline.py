@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from torchweld.base.errors import Refusal
 from torchweld.fuse.canonical import stored
-from torchweld.fuse.cost import size_of, time_ns
+from torchweld.fuse.cost import size_of
 from torchweld.fuse.deps import Deps, analyse
 from torchweld.fuse.facts import (
     Substitution,
@@ -21,11 +21,11 @@ from torchweld.fuse.facts import (
     points,
     symbols,
 )
+from torchweld.fuse.target import Machine, Target, reaches
 from torchweld.fuse.tidy import covers, may_raise
 from torchweld.ir.expr import Expr, Ind, Sym
 from torchweld.ir.loop import Buffer, Load, LoopGraph, Nest, Node, Op, Scalar, walk
 
-CHEAP_FLOPS = 4
 FREE_FLOPS = 12  # of a producer without loads (masks, positions)
 MAX_BODY = 300  # distinct scalars of one body
 MAX_LOADS = 32
@@ -40,12 +40,13 @@ class _State:
     deps: Deps
     returned: set[Buffer]
     refusals: list[Refusal]
+    machine: Machine
     chosen: dict[Buffer, Nest] = field(default_factory=dict)
 
 
-def inline_producers(g: LoopGraph, notes: list[Refusal]) -> LoopGraph:
+def inline_producers(g: LoopGraph, notes: list[Refusal], machine: Machine) -> LoopGraph:
     """The graph with producers recomputed where that pays; `notes` gets why the others are not."""
-    s = _State(g, analyse(g), {v.buffer for v in g.outputs if v is not None}, notes)
+    s = _State(g, analyse(g), {v.buffer for v in g.outputs if v is not None}, notes, machine)
     nodes: list[Node] = []
     for at, n in enumerate(g.nodes):
         if not isinstance(n, Nest):
@@ -121,17 +122,18 @@ def _why_not(s: _State, p: Nest, at: int, readers: list[tuple[Nest, int]], stays
     light = not facts.dear and not facts.checks
     if stays and not (light and not facts.loads and facts.flops <= FREE_FLOPS):
         return "it is stored anyway"
-    if not stays and len(readers) > 1 and not _cheap(p):
+    target = s.machine(p.out.device)
+    if not stays and len(readers) > 1 and not _cheap(p, target):
         names = ", ".join(n.out.name for n, _ in readers)
         return f"{names} read it, and computing it again costs more than loading it"
     for n, c in readers:
-        why = _blocked(s, p, at, n, c) or _too_dear(p, n)
+        why = _elsewhere(p, n) or _blocked(s, p, at, n, c) or _too_dear(p, n, target)
         if why:
             return why
     return ""
 
 
-def _cheap(p: Nest) -> bool:
+def _cheap(p: Nest, target: Target) -> bool:
     """Few operations, and no more bytes read per point than stored."""
     facts = body_facts(stored(p))
     if facts.dear or facts.checks:
@@ -144,7 +146,7 @@ def _cheap(p: Nest) -> bool:
         own = [a.size for a in p.axes if a.sym in index_symbols(ld.index)]
         read += ld.buffer.dtype.bytes * points(tuple(own)) / max(total, 1)
     flops = flops_along(stored(p), p.axes[-1].sym) if p.axes else facts.flops
-    return flops <= CHEAP_FLOPS and read <= 1.1 * p.out.dtype.bytes
+    return flops <= target.cheap_flops and read <= 1.1 * p.out.dtype.bytes
 
 
 def index_symbols(index: Index) -> set[Expr]:
@@ -169,6 +171,12 @@ def sites_of(n: Nest, b: Buffer) -> list[Index]:
     for x in index_scalars(n.index):
         found += [ld.index for ld in body_facts(x).loads if ld.buffer is b]
     return list(dict.fromkeys(found))
+
+
+def _elsewhere(p: Nest, n: Nest) -> str:
+    """Why the reader's device cannot read what `p` reads."""
+    far = next((b for b in body_facts(p.body).buffers if not reaches(b, n.out.device)), None)
+    return "" if far is None else f"{far.name}, which it reads, is on {far.device}"
 
 
 def _blocked(s: _State, p: Nest, at: int, n: Nest, c: int) -> str:
@@ -212,7 +220,7 @@ def _everywhere(p: Nest, n: Nest, sites: list[Index]) -> bool:
     return False
 
 
-def _too_dear(p: Nest, n: Nest) -> str:
+def _too_dear(p: Nest, n: Nest, target: Target) -> str:
     """Why computing `p` inside of `n` is slower than storing and loading it."""
     axes = n.all_axes
     there = points(tuple(a.size for a in p.axes))
@@ -229,13 +237,10 @@ def _too_dear(p: Nest, n: Nest) -> str:
     here = points(tuple(a.size for a in axes))
     mine_bytes = _traffic(n)
     own_bytes = _traffic(p)
-    before = time_ns(mine_bytes, here * (body_facts(n.body).flops + 1)) + time_ns(
-        own_bytes, there * flops
-    )
-    t = size_of(p.out)
-    after = time_ns(
-        mine_bytes + own_bytes - 2 * t, here * (body_facts(n.body).flops + 1) + evaluated * flops
-    )
+    own_flops = here * (body_facts(n.body).flops + 1)
+    before = target.time_ns(mine_bytes, own_flops) + target.time_ns(own_bytes, there * flops)
+    left = mine_bytes + own_bytes - 2 * size_of(p.out)
+    after = target.time_ns(left, own_flops + evaluated * flops)
     if after <= before:
         return ""
     times = evaluated / max(there, 1)

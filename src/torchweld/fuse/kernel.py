@@ -9,8 +9,8 @@ from torchweld.fuse.cost import grain_of
 from torchweld.fuse.facts import Substitution, symbols
 from torchweld.fuse.group import Group, Member, loads_of
 from torchweld.fuse.homes import Home, homes_of, local_buffer, local_for
-from torchweld.fuse.stages import Level, stages_of
-from torchweld.fuse.tile import divide
+from torchweld.fuse.stages import Level
+from torchweld.fuse.target import Form, Target
 from torchweld.ir.expr import Expr, Sym, index_symbol
 from torchweld.ir.loop import Axis, Buffer, Load, Nest, Reduce, Scalar, axis
 from torchweld.ir.plan import Kernel, Local, Stage
@@ -23,6 +23,7 @@ class _Draft:
     """A kernel under construction."""
 
     group: Group
+    form: Form
     levels: list[Level]
     homes: dict[Buffer, Home]
     space: Space
@@ -31,18 +32,21 @@ class _Draft:
     locals: list[Local] = field(default_factory=list)
 
 
-def build(g: Group, name: str, outside: frozenset[Buffer]) -> Kernel:
+def build(g: Group, name: str, outside: frozenset[Buffer], target: Target) -> Kernel:
     """The kernel of a group. `outside`: its buffers that something else reads."""
-    levels = stages_of(g)
-    homes = homes_of(g, levels, outside)
+    form = target.form(g, outside)
+    g, levels = form.group, form.levels
+    homes = homes_of(form, outside, target.piece_rows)
     inside = {b for b, h in homes.items() if not h.memory}
     found = accesses([m for lv in levels for m in lv.members], inside)
-    space = arrange(g, levels, found)
-    draft = _Draft(g, levels, homes, space)
+    space = arrange(g, levels, found, target.vector)
+    draft = _Draft(g, form, levels, homes, space)
     _order_rows(draft)
-    draft.grid, draft.lanes = divide(space, g.keep is not None, found)
+    draft.grid, draft.lanes = target.divide(space, g.keep is not None, found)
     if draft.lanes is not None:
         _rows_to_memory(draft)
+    if form.in_place:
+        _same_order(draft)
     stages = _stages(draft)
     kernel = Kernel(
         name, tuple(_axis(draft, s) for s in draft.grid),
@@ -50,7 +54,8 @@ def build(g: Group, name: str, outside: frozenset[Buffer]) -> Kernel:
         stages, tuple(draft.locals), _args(stages, draft.locals),
         origins=tuple(dict.fromkeys(o for m in g.members for o in m.nest.origins)),
     )  # fmt: skip
-    return replace(kernel, grain=grain_of(kernel))
+    tile = target.tile(kernel, form)
+    return replace(kernel, tile=tile, grain=1 if tile else grain_of(kernel))
 
 
 def _axis(d: _Draft, s: Sym) -> Axis:
@@ -86,6 +91,18 @@ def _rows_to_memory(d: _Draft) -> None:
             h.memory = True
 
 
+def _same_order(d: _Draft) -> None:
+    """Rows in registers belong to a position of the loops: these must run in the same order."""
+    stage = {id(m): i for i, lv in enumerate(d.levels) for m in lv.members}
+    for b, h in d.homes.items():
+        if h.far is None or h.far.kind != "row":
+            continue
+        members = [*d.group.writes[b], *d.group.reads[b]]
+        if len({tuple(d.space.loops[stage[id(m)]]) for m in members}) > 1:
+            h.far = None
+            h.memory = True
+
+
 # ---------------------------------------------------------------- nests in kernel coordinates
 
 
@@ -115,6 +132,7 @@ def _stages(d: _Draft) -> tuple[Stage, ...]:
         for m in lv.members:
             written_in.setdefault(m.nest.out, i)
     stages: list[Stage] = []
+    after: list[Nest] = []  # copies of what is known when all loops of a stage are done
     for i, lv in enumerate(d.levels):
         values, own = _stage_values(d, outer, i)
         loops = tuple(own)
@@ -129,8 +147,12 @@ def _stages(d: _Draft) -> tuple[Stage, ...]:
         for m in lv.members:
             _place(d, m, sub, loops, nests, copies)
         stages.append(Stage(loops, tuple(nests)))
+        after += copies.pop((), [])
         stages += [Stage(around, tuple(late)) for around, late in copies.items()]
-    return tuple(stages)
+        if not d.form.in_place and after:
+            stages.append(Stage((), tuple(after)))
+            after = []
+    return tuple(stages) + ((Stage((), tuple(after)),) if after else ())
 
 
 def _place(d: _Draft, m: Member, sub: _Local, loops: tuple[Axis, ...], nests: list[Nest],
@@ -168,9 +190,10 @@ def _place(d: _Draft, m: Member, sub: _Local, loops: tuple[Axis, ...], nests: li
     nests.append(replace(base, out=first[0], index=first[1]))
     for b, at in others:
         around = loops if m.shape == "scan" else ()
-        axes = base.axes if m.shape == "point" else outer + around
+        here = m.shape == "point" or home.near is not None
+        axes = outer + (loops if here else around)
         copy = Nest(b, axes, at, Load.make(first[0], first[1]), origins=n.origins)
-        (nests if m.shape == "point" else copies.setdefault(around, [])).append(copy)
+        (nests if here else copies.setdefault(around, [])).append(copy)
 
 
 def _declare(d: _Draft, local: Local) -> None:

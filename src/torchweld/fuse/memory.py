@@ -1,20 +1,20 @@
 """Where temporaries live: slots of one arena that are reused when their last reader is done.
 
-Slots are 64-byte aligned. A temporary that the caller gets (or a view of it) is fresh: a tensor of
-its own. So is one whose size is known only at run time, or that lies on another device.
+Slots are aligned as the target wants. A temporary that the caller gets (or a view of it) is fresh:
+a tensor of its own. So is one whose size is known only at run time, or that lies on another device.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torchweld.fuse.deps import uses
+from torchweld.fuse.target import Machine
 from torchweld.ir.expr import Int
 from torchweld.ir.loop import Buffer, Extern, LoopGraph
 from torchweld.ir.plan import Free, Kernel, Slot, Step
-
-ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Memory:
     slots: tuple[Slot, ...]
     fresh: tuple[Buffer, ...]
     arena_bytes: int
+    device: str  # of the arena
 
 
 def buffers_of(s: Step) -> frozenset[Buffer]:
@@ -51,7 +52,7 @@ def span_bytes(b: Buffer) -> int | None:
     return (b.offset.n + last + 1) * b.dtype.bytes
 
 
-def plan_memory(g: LoopGraph, steps: list[Step]) -> Memory:
+def plan_memory(g: LoopGraph, steps: list[Step], machine: Machine) -> Memory:
     """Lifetimes over the steps, best-fit slots in one arena, Free after the last use of externs."""
     last: dict[Buffer, int] = {}
     for at, s in enumerate(steps):
@@ -59,8 +60,8 @@ def plan_memory(g: LoopGraph, steps: list[Step]) -> Memory:
             last[b] = at
     returned = {v.buffer for v in g.outputs if v is not None}
     external = {b for s in steps if isinstance(s, Extern) for b in s.outs}
-    arena = _Arena()
-    device = ""  # the arena is on one device: that of the first temporary
+    device = _arena_device(g, last, external)
+    arena = _Arena(machine(device).align)
     fresh: list[Buffer] = []
     out: list[Step] = []
     seen: set[Buffer] = set()
@@ -70,7 +71,6 @@ def plan_memory(g: LoopGraph, steps: list[Step]) -> Memory:
             if b.role != "temp" or b in external:
                 continue
             size = span_bytes(b)
-            device = device or b.device
             if b in returned or size is None or b.device != device:
                 fresh.append(b)
             else:
@@ -84,7 +84,17 @@ def plan_memory(g: LoopGraph, steps: list[Step]) -> Memory:
             elif b in arena.live:
                 arena.give(b)
     fresh += [b for b in _unwritten(g, seen) if b not in fresh]
-    return Memory(tuple(out), tuple(arena.slots), tuple(fresh), arena.top)
+    return Memory(tuple(out), tuple(arena.slots), tuple(fresh), arena.top, device)
+
+
+def _arena_device(g: LoopGraph, used: Iterable[Buffer], external: set[Buffer]) -> str:
+    """The arena is on one device: the one with most bytes of temporaries."""
+    returned = {v.buffer for v in g.outputs if v is not None}
+    total: dict[str, int] = {}
+    for b in used:
+        if b.role == "temp" and b not in returned and b not in external:
+            total[b.device] = total.get(b.device, 0) + (span_bytes(b) or 0)
+    return max(total, key=lambda d: total[d], default="cpu")
 
 
 def _unwritten(g: LoopGraph, seen: set[Buffer]) -> list[Buffer]:
@@ -97,6 +107,7 @@ def _unwritten(g: LoopGraph, seen: set[Buffer]) -> list[Buffer]:
 class _Arena:
     """Free gaps of the arena, kept sorted by offset."""
 
+    align: int
     gaps: list[tuple[int, int]] = field(default_factory=list)  # (offset, bytes)
     live: dict[Buffer, Slot] = field(default_factory=dict)
     slots: list[Slot] = field(default_factory=list)
@@ -104,7 +115,7 @@ class _Arena:
 
     def take(self, b: Buffer, size: int) -> None:
         """Place `b` in the smallest gap that holds it, else at the end."""
-        need = max(-(-size // ALIGN) * ALIGN, ALIGN)
+        need = self._room(size)
         fits = [gap for gap in self.gaps if gap[1] >= need]
         if fits:
             gap = min(fits, key=lambda x: (x[1], x[0]))
@@ -118,6 +129,9 @@ class _Arena:
         self.live[b] = slot
         self.slots.append(slot)
 
+    def _room(self, size: int) -> int:
+        return max(-(-size // self.align) * self.align, self.align)
+
     def _at_end(self, need: int) -> int:
         """Grow the arena, from the last gap if that touches the end."""
         if self.gaps and sum(self.gaps[-1]) == self.top:
@@ -130,7 +144,7 @@ class _Arena:
     def give(self, b: Buffer) -> None:
         """Return the slot of `b`, joining neighbouring gaps."""
         slot = self.live.pop(b)
-        size = max(-(-slot.bytes // ALIGN) * ALIGN, ALIGN)
+        size = self._room(slot.bytes)
         insort(self.gaps, (slot.offset, size))
         joined: list[tuple[int, int]] = []
         for offset, n in self.gaps:

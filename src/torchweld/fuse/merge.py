@@ -8,7 +8,7 @@ does both, and the order of stages within the row is all that is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from torchweld.base.errors import Refusal
@@ -17,17 +17,16 @@ from torchweld.fuse.axes import accesses, vector_score
 from torchweld.fuse.cost import size_of
 from torchweld.fuse.facts import Substitution, address, apart, digits, linear
 from torchweld.fuse.group import Group, Member, index_members, loads_of
+from torchweld.fuse.target import Machine, Target
 from torchweld.ir.expr import Expr, Int, Sym, index_symbol
 from torchweld.ir.loop import Axis, Buffer, Extern, Nest, Reduce
 
 MAX_MEMBERS = 64
 MAX_BUFFERS = 48
-MIN_ROWS = 8  # fewer rows than this do not feed the threads ...
-ROW_WORK = 256 << 10  # ... of a kernel that moves this many bytes
-FEW_POINTS = 64 << 10  # a kernel of so few points may run on one thread (split.LONG agrees)
-PARTIAL_ROWS = 64  # rows wanted before pointwise axes are turned into loops
+ALIKE = 4  # groups that are tried as partners of one that they share nothing with
 Index = tuple[Expr, ...]
 Names = dict[Sym, Sym]
+Match = Callable[[Group, Group], Names]
 
 
 @dataclass(slots=True)
@@ -41,18 +40,19 @@ class Merger:
     rank: dict[int, int]  # a topological order
     order: list[int | None]  # the group at each rank
     refusals: list[Refusal]
+    machine: Machine
     # producers that something in between keeps apart from a group, however it grows
     blocked: dict[int, set[int]] = field(default_factory=dict)
 
 
 def merge_groups(
-    items: list[Group | Extern], preds: list[set[int]], notes: list[Refusal]
+    items: list[Group | Extern], preds: list[set[int]], notes: list[Refusal], machine: Machine
 ) -> list[Group | Extern]:
     """The items, groups merged where possible, in an order that respects the dependencies."""
     m = Merger(
         dict(enumerate(items)), list(range(len(items))),
         {i: set(p) for i, p in enumerate(preds)}, {i: set() for i in range(len(items))},
-        {i: i for i in range(len(items))}, list(range(len(items))), notes,
+        {i: i for i in range(len(items))}, list(range(len(items))), notes, machine,
     )  # fmt: skip
     for i, before in m.before.items():
         for p in before:
@@ -64,6 +64,7 @@ def merge_groups(
             _merge_with_siblings(m, i, readers)
             for b in x.reads:
                 readers.setdefault(b, []).append(i)
+    _merge_alike(m)
     return _ordered(m)
 
 
@@ -93,20 +94,46 @@ def _merge_with_siblings(m: Merger, i: int, readers: dict[Buffer, list[int]]) ->
                 _try(m, m.owner[j], m.owner[i], siblings=True)
 
 
+def _merge_alike(m: Merger) -> None:
+    """Merge small groups of equal loops that have nothing to do with each other: for the launch."""
+    known: dict[object, list[int]] = {}
+    for g in [x for x in m.order if x is not None]:
+        group = m.groups[g]
+        if not isinstance(group, Group) or group.bytes > m.machine(group.device).side_bytes:
+            continue
+        key = group.device, *_loop_sizes(group)
+        alike = known.setdefault(key, [])
+        for p in reversed(alike[-ALIKE:]):
+            if g in m.groups:
+                _try(m, p, g, siblings=True, match=_by_size)
+        if g in m.groups:
+            alike.append(g)
+
+
+def _loop_sizes(g: Group) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+    """The sizes of the parallel axes, and those of the loops."""
+    keep = g.kept()
+    return tuple(g.sizes[s] for s in keep), tuple(n for s, n in g.sizes.items() if s not in keep)
+
+
 def _shared_bytes(m: Merger, p: int, c: Group) -> int:
     producer = m.groups[p]
     assert isinstance(producer, Group)
     return max((size_of(b) for b in producer.writes if b in c.reads), default=0)
 
 
-def _try(m: Merger, p: int, c: int, siblings: bool) -> None:
-    """Merge group c into group p if all three conditions hold, else note why not."""
+def _try(m: Merger, p: int, c: int, siblings: bool, match: Match | None = None) -> None:
+    """Merge group c into group p if all three conditions hold, else note why not.
+
+    match: how their loops are named alike, if not by what both touch.
+    """
     a, b = m.groups[p], m.groups[c]
     assert isinstance(a, Group) and isinstance(b, Group)
-    fit = _fit(a, b, siblings)
+    target = m.machine(a.device)
+    fit = _fit(a, b, siblings, target, match or _match)
     if fit.why and not siblings and not _limits(a, b):
         pair = aligned(a, b, _flow(a, b))
-        again = fit if pair is None else _fit(*pair, siblings)
+        again = fit if pair is None else _fit(*pair, siblings, target, _match)
         if pair is not None and not again.why:
             a, b = m.groups[p], m.groups[c] = pair
             fit = again
@@ -135,12 +162,12 @@ class _Fit:
     keep: tuple[Sym, ...] | None = None
 
 
-def _fit(a: Group, b: Group, siblings: bool) -> _Fit:
-    why = _limits(a, b) or (_worthless(a, b) if siblings else "")
+def _fit(a: Group, b: Group, siblings: bool, target: Target, match: Match) -> _Fit:
+    why = _limits(a, b) or (_worthless(a, b, target) if siblings else "")
     if why:
         return _Fit(why)
-    names = _match(a, b)
-    keep, why = _common_rows(a, b, names)
+    names = match(a, b)
+    keep, why = _common_rows(a, b, names, target)
     return _Fit(why or _not_private(a, b, names, keep), names, keep)
 
 
@@ -161,11 +188,13 @@ def _limits(a: Group, b: Group) -> str:
     return ""
 
 
-def _worthless(a: Group, b: Group) -> str:
+def _worthless(a: Group, b: Group, target: Target) -> str:
     """Siblings must share a good part of their traffic."""
     shared = sum(size_of(x) for x in a.reads.keys() & b.reads.keys())
-    own = min(a.bytes, b.bytes)
-    return "" if shared * 4 >= own else "they share little of what they read"
+    little = max(a.bytes, b.bytes) <= target.side_bytes
+    if little or shared * 4 >= min(a.bytes, b.bytes):
+        return ""
+    return "they share little of what they read"
 
 
 # ---------------------------------------------------------------- naming loops alike
@@ -194,6 +223,14 @@ def _match(a: Group, b: Group) -> Names:
                 names[s] = same[0]
                 left_a.remove(same[0])
     return names
+
+
+def _by_size(a: Group, b: Group) -> Names:
+    """The loops of groups that share nothing, if they have the same ones."""
+    if (a.keep is None) != (b.keep is None) or _loop_sizes(a) != _loop_sizes(b):
+        return {}
+    mine, yours = ((*g.kept(), *(s for s in g.sizes if s not in g.kept())) for g in (a, b))
+    return dict(zip(yours, mine, strict=True))
 
 
 def _pair(a: Group, b: Group, e: Expr, f: Expr, names: Names, taken: set[Sym]) -> None:
@@ -258,14 +295,16 @@ def _read_at(g: Group, b: Buffer) -> list[Index]:
 # ---------------------------------------------------------------- rows
 
 
-def _common_rows(a: Group, b: Group, names: Names) -> tuple[tuple[Sym, ...] | None, str]:
+def _common_rows(
+    a: Group, b: Group, names: Names, target: Target
+) -> tuple[tuple[Sym, ...] | None, str]:
     """The parallel axes of the merged group, in a's names; or the reason why there are none."""
     mapped = set(names.values())
     if a.keep is None and b.keep is None:
         if len(names) == len(b.sizes) == len(a.sizes):
             return None, _transposed(a, b, names)
         keep = tuple(s for s in a.sizes if s in mapped)
-        if not keep or a.extent_of(keep) < PARTIAL_ROWS:
+        if not keep or a.extent_of(keep) < target.partial_rows:
             return None, "their loops differ, and too few are in common"
     elif a.keep is None:
         assert b.keep is not None
@@ -280,17 +319,21 @@ def _common_rows(a: Group, b: Group, names: Names) -> tuple[tuple[Sym, ...] | No
         keep = a.keep
         if {names.get(s) for s in b.keep} != set(keep) or len(b.keep) != len(keep):
             return None, "their rows differ"
-    return keep, _few_rows(a, b, keep) or _crossing(a, b, names, keep) or _transposed(a, b, names)
+    why = _few_rows(a, b, keep, target) or _crossing(a, b, names, keep)
+    if not target.vector and min(len(a.sizes), len(b.sizes)) == len(keep):
+        return keep, why  # one of them has no loops: blocks of points serve both
+    return keep, why or _transposed(a, b, names)
 
 
-def _few_rows(a: Group, b: Group, keep: tuple[Sym, ...]) -> str:
+def _few_rows(a: Group, b: Group, keep: tuple[Sym, ...], target: Target) -> str:
     """Why so few rows would leave threads without work."""
     rows = a.extent_of(keep)
     total = max(a.extent_of(tuple(a.sizes)), b.extent_of(tuple(b.sizes)))
-    if rows >= MIN_ROWS or total <= FEW_POINTS:
+    if rows >= target.min_rows or total <= target.few_points:
         return ""
     wide = [g for g in (a, b) if g.extent_of(g.kept()) > rows]
-    if wide and a.bytes + b.bytes > ROW_WORK:
+    idle = 1 - rows / target.min_rows
+    if wide and a.bytes + b.bytes > target.row_work + rows * target.work_per_row / idle:
         return f"only {rows} rows would be in common"
     return ""
 

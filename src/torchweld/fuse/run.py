@@ -2,53 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
 from torchweld.base.config import Config
-from torchweld.base.errors import Refusal
+from torchweld.base.errors import Refusal, Unsupported
 from torchweld.fuse.canonical import canonical, has_points
-from torchweld.fuse.deps import Deps, analyse, predecessors
+from torchweld.fuse.deps import analyse, predecessors, uses
+from torchweld.fuse.finish import finish_rows
 from torchweld.fuse.group import Group, single
 from torchweld.fuse.inline import inline_producers
 from torchweld.fuse.kernel import build
 from torchweld.fuse.memory import plan_memory
 from torchweld.fuse.merge import merge_groups
+from torchweld.fuse.pieces import join_pieces
+from torchweld.fuse.recompute import recompute_apart
 from torchweld.fuse.simplify import simplify
 from torchweld.fuse.split import split_reductions
+from torchweld.fuse.target import Machine, reaches
+from torchweld.fuse.targets import machine_of
 from torchweld.fuse.tidy import drop_copies, drop_dead, share_equal
 from torchweld.ir.loop import Buffer, Extern, LoopGraph, Nest
 from torchweld.ir.loop_verify import verify
 from torchweld.ir.plan import Plan, Step
 
 GraphPass = Callable[[LoopGraph], LoopGraph]
+DEFAULT = Config()
 
 
-
-def passes(notes: list[Refusal]) -> tuple[tuple[str, GraphPass], ...]:
+def passes(
+    notes: list[Refusal], cfg: Config = DEFAULT
+) -> tuple[tuple[str, GraphPass], ...]:
     """The passes over the graph in order; Config.skip names those to leave out.
 
     notes: where refusals are collected.
     """
+    machine = machine_of(cfg)
     return (
         ("canonical", canonical),
         ("simplify", simplify),
         ("drop_dead", drop_dead),
         ("share_equal", share_equal),
         ("drop_copies", drop_copies),
-        ("inline", partial(inline_producers, notes=notes)),
+        ("pieces", partial(join_pieces, machine=machine)),
+        ("inline", partial(inline_producers, notes=notes, machine=machine)),
         ("simplify_inlined", simplify),
         ("drop_unread", drop_dead),
-        ("split", split_reductions),
+        ("finish", partial(finish_rows, machine=machine)),
+        ("split", partial(split_reductions, machine=machine)),
         ("canonical_again", canonical),
     )
 
 
 def fuse(g: LoopGraph, cfg: Config) -> Plan:
-    """What runs as one kernel, in which order, and where temporaries live."""
+    """What runs as one kernel, in which order, and where temporaries live.
+
+    Errors: Unsupported W202 if a nest reads what its device cannot.
+    """
     notes: list[Refusal] = []
-    for name, step in passes(notes):
+    _check_devices(g)
+    for name, step in passes(notes, cfg):
         if name in cfg.skip:
             continue
         g = step(g)
@@ -57,35 +71,52 @@ def fuse(g: LoopGraph, cfg: Config) -> Plan:
     return schedule(g, cfg, notes)
 
 
+def _check_devices(g: LoopGraph) -> None:
+    for n in g.nodes:
+        if isinstance(n, Nest):
+            for b in uses(n).reads:
+                if not reaches(b, n.out.device):
+                    why = f"a kernel on {n.out.device} would read {b.name} on {b.device}"
+                    raise Unsupported("W202", why)
+
+
 def schedule(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> Plan:
     """The kernels of a graph whose nests are final."""
     whole = g
+    machine = machine_of(cfg)
     if not all(has_points(n) for n in g.nodes):
         g = replace(g, nodes=tuple(n for n in g.nodes if has_points(n)))
     items: list[Group | Extern] = [
-        single(n, at) if isinstance(n, Nest) else n for at, n in enumerate(g.nodes)
+        single(n, at, machine(n.out.device).parallel(n)) if isinstance(n, Nest) else n
+        for at, n in enumerate(g.nodes)
     ]
-    deps = analyse(g)
     if "merge" not in cfg.skip:
-        items = merge_groups(items, predecessors(deps), notes)
-    steps = _steps(g, items, deps)
-    memory = plan_memory(g, steps)
-    return Plan(whole, memory.steps, memory.slots, memory.fresh, memory.arena_bytes, tuple(notes))
+        items = merge_groups(items, predecessors(analyse(g)), notes, machine)
+    if "recompute" not in cfg.skip:
+        items = recompute_apart(g, items, lambda x: machine(x.device).recompute)
+    steps = _steps(g, items, machine)
+    memory = plan_memory(g, steps, machine)
+    return Plan(whole, memory.steps, memory.slots, memory.fresh, memory.arena_bytes, tuple(notes),
+                memory.device)  # fmt: skip
 
 
-def _steps(g: LoopGraph, items: list[Group | Extern], deps: Deps) -> list[Step]:
+def _reads(x: Group | Extern) -> Iterable[Buffer]:
+    return x.reads if isinstance(x, Group) else uses(x).reads
+
+
+def _steps(g: LoopGraph, items: list[Group | Extern], machine: Machine) -> list[Step]:
     returned = {v.buffer for v in g.outputs if v is not None}
+    readers: dict[Buffer, set[int]] = {}
+    for at, x in enumerate(items):
+        for b in _reads(x):
+            readers.setdefault(b, set()).add(at)
     steps: list[Step] = []
     count = 0
-    for x in items:
+    for at, x in enumerate(items):
         if isinstance(x, Extern):
             steps.append(x)
             continue
-        mine = {m.at for m in x.members}
-        outside: set[Buffer] = set(returned)
-        for b in x.writes:
-            if any(at not in mine for at in deps.readers.get(b, ())):
-                outside.add(b)
-        steps.append(build(x, f"k{count}", frozenset(outside)))
+        outside = {b for b in x.writes if readers.get(b, set()) - {at}} | returned
+        steps.append(build(x, f"k{count}", frozenset(outside), machine(x.device)))
         count += 1
     return steps

@@ -9,10 +9,11 @@ sums) whose result is not spread over the same points again: parts of a few rows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from torchweld.fuse.deps import Deps, analyse
 from torchweld.fuse.facts import Substitution, address, body_facts, extent, linear, points
+from torchweld.fuse.target import Cut, Machine
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import ONE, ZERO, Expr, as_expr
 from torchweld.ir.loop import (
@@ -41,23 +42,13 @@ COLUMN_POINTS = 256 << 10  # points of a column reduction that is worth two step
 MAX_PARTS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Reduce axes that become parallel, and the one axis that is cut into parts of `length`."""
-
-    kept: tuple[Axis, ...]
-    axis: Axis | None
-    length: int
-    rest: tuple[Axis, ...]
-
-
-def split_reductions(g: LoopGraph) -> LoopGraph:
+def split_reductions(g: LoopGraph, machine: Machine) -> LoopGraph:
     """The graph with long reductions cut in parts."""
     deps = analyse(g)
     names = {b.name for n in deps.uses for b in n.reads | n.writes}
     nodes: list[Node] = []
     for at, n in enumerate(g.nodes):
-        cut = _cut_of(g, deps, n, at) if isinstance(n, Nest) else None
+        cut = _cut_of(g, deps, n, at, machine) if isinstance(n, Nest) else None
         if cut is None or not isinstance(n, Nest):
             nodes.append(n)
             continue
@@ -65,21 +56,27 @@ def split_reductions(g: LoopGraph) -> LoopGraph:
     return g if len(nodes) == len(g.nodes) else replace(g, nodes=tuple(nodes))
 
 
-def _cut_of(g: LoopGraph, deps: Deps, n: Nest, at: int) -> _Cut | None:
+def _cut_of(g: LoopGraph, deps: Deps, n: Nest, at: int, machine: Machine) -> Cut | None:
     if n.reduce is None or n.reduce.kind not in SPLITS or body_facts(n.body).checks:
         return None
     if not all(a.size.is_const for a in n.all_axes) or n.out in deps.uses[at].reads:
         return None
+    return machine(n.out.device).cut(g, deps, n, at)
+
+
+def cut_for_threads(g: LoopGraph, deps: Deps, n: Nest, at: int) -> Cut | None:
+    """Parts for a few threads with caches of their own."""
+    assert n.reduce is not None
     results = points(tuple(a.size for a in n.axes))
     length = points(tuple(a.size for a in n.reduce.axes))
     if results < FEW_RESULTS and length >= LONG:
         return _few_results(n.reduce.axes)
-    if results * length >= COLUMN_POINTS and length >= 4 * COLUMN_ROWS and _by_column(n):
-        return None if _spread_again(g, deps, n.out, results * length) else _columns(n, results)
+    if results * length >= COLUMN_POINTS and length >= 4 * COLUMN_ROWS and by_column(n):
+        return None if spread_again(g, deps, n.out, results * length) else _columns(n, results)
     return None
 
 
-def _few_results(axes: Sequence[Axis]) -> _Cut:
+def _few_results(axes: Sequence[Axis]) -> Cut:
     """Whole outer axes while enough is left inside, then a part of the next one."""
     kept: list[Axis] = []
     rest = list(axes)
@@ -92,12 +89,12 @@ def _few_results(axes: Sequence[Axis]) -> _Cut:
         kept.append(rest.pop(0))
         parts *= first
         if parts >= 16 and inner <= 8 * PART:
-            return _Cut(tuple(kept), None, 1, tuple(rest))
+            return Cut(tuple(kept), None, 1, tuple(rest))
     length = _part_length(first, max(1, PART // max(inner, 1)))
-    return _Cut(tuple(kept), rest[0], length, tuple(rest[1:]))
+    return Cut(tuple(kept), rest[0], length, tuple(rest[1:]))
 
 
-def _columns(n: Nest, results: int) -> _Cut:
+def _columns(n: Nest, results: int) -> Cut:
     """Blocks of rows: whole outer axes while many rows are left inside, then part of the next."""
     assert n.reduce is not None
     rest = list(n.reduce.axes)
@@ -109,8 +106,8 @@ def _columns(n: Nest, results: int) -> _Cut:
     first, inner = extent(rest[0].size), points(tuple(a.size for a in rest[1:]))
     wanted = max(1, rows // inner)
     if kept and wanted >= first:
-        return _Cut(tuple(kept), None, 1, tuple(rest))
-    return _Cut(tuple(kept), rest[0], _part_length(first, wanted), tuple(rest[1:]))
+        return Cut(tuple(kept), None, 1, tuple(rest))
+    return Cut(tuple(kept), rest[0], _part_length(first, wanted), tuple(rest[1:]))
 
 
 def _part_length(n: int, wanted: int) -> int:
@@ -121,7 +118,7 @@ def _part_length(n: int, wanted: int) -> int:
     return min(near, key=lambda d: abs(d - wanted)) if near else wanted
 
 
-def _by_column(n: Nest) -> bool:
+def by_column(n: Nest) -> bool:
     """Whether memory is contiguous along a kept axis, for the widest load."""
     kept = {a.sym for a in n.axes}
     for ld in body_facts(n.body).loads:
@@ -131,7 +128,7 @@ def _by_column(n: Nest) -> bool:
     return False
 
 
-def _spread_again(g: LoopGraph, deps: Deps, b: Buffer, total: int) -> bool:
+def spread_again(g: LoopGraph, deps: Deps, b: Buffer, total: int) -> bool:
     """Whether a pointwise nest over about the same points reads the result, perhaps through others.
 
     Then the rows of that nest are the columns here, and one kernel holds both.
@@ -150,7 +147,7 @@ def _spread_again(g: LoopGraph, deps: Deps, b: Buffer, total: int) -> bool:
     return False
 
 
-def _parts(n: Nest, cut: _Cut, names: set[str]) -> tuple[Nest, Nest]:
+def _parts(n: Nest, cut: Cut, names: set[str]) -> tuple[Nest, Nest]:
     """The nest of the parts and the nest that combines them."""
     assert n.reduce is not None
     outer = [*cut.kept]
@@ -170,8 +167,9 @@ def _parts(n: Nest, cut: _Cut, names: set[str]) -> tuple[Nest, Nest]:
     axes = (*outer, *n.axes)
     shape = tuple(a.size for a in axes)
     partial = Buffer.make(
-        _name(n.out.name, names), body.dtype, shape, contiguous(shape), ZERO, "temp", n.out.device
-    )
+        fresh_name(n.out.name + "_part", names), body.dtype, shape, contiguous(shape), ZERO,
+        "temp", n.out.device,
+    )  # fmt: skip
     first = Nest(partial, axes, tuple(a.sym for a in axes), body,
                  Reduce(n.reduce.kind, tuple(inner)), origins=n.origins)  # fmt: skip
     load = Load.make(partial, tuple(a.sym for a in axes))
@@ -185,8 +183,8 @@ def _guarded(body: Scalar, place: Expr, size: int, kind: str) -> Scalar:
     return Op.make("where", (inside, body, rest), body.dtype)
 
 
-def _name(base: str, names: set[str]) -> str:
-    name = f"{base}_part"
+def fresh_name(name: str, names: set[str]) -> str:
+    """`name`, lengthened if it is taken; taken from now on."""
     while name in names:
         name += "_"
     names.add(name)

@@ -37,10 +37,13 @@ def loops_of(g: Group, m: Member) -> tuple[Sym, ...]:
     return tuple(a.sym for a in m.nest.all_axes if a.sym not in keep)
 
 
-def stages_of(g: Group) -> list[Level]:
-    """The members in as few stages as their dependencies allow."""
+def stages_of(g: Group, scans: bool = False) -> list[Level]:
+    """The members in as few stages as their dependencies allow.
+
+    scans: what a scan has reached may be read at the same point of its stage.
+    """
     loops = [frozenset(loops_of(g, m)) for m in g.members]
-    edges = _edges(g, loops)
+    edges = _edges(g, loops, ("point", "scan") if scans else ("point",))
     level = [0] * len(g.members)
     for e in edges:  # edges are sorted by `late`, so `early` is final
         level[e.late] = max(level[e.late], level[e.early] + e.barrier)
@@ -52,15 +55,20 @@ def stages_of(g: Group) -> list[Level]:
     return [found[k] for k in sorted(found, key=lambda k: (k[0], len(k[1])))]
 
 
-def _edges(g: Group, loops: list[frozenset[Sym]]) -> list[_Edge]:
-    """The dependencies inside of the group, sorted by the later member."""
+def _edges(g: Group, loops: list[frozenset[Sym]], at_once: tuple[str, ...]) -> list[_Edge]:
+    """The dependencies inside of the group, sorted by the later member.
+
+    at_once: shapes of members whose results may be read where they have just been stored.
+    """
     edges: list[_Edge] = []
     written: dict[Buffer, list[int]] = {}
     read: dict[Buffer, list[tuple[int, Load]]] = {}
     for j, m in enumerate(g.members):
         for ld in m.loads:
             for i in written.get(ld.buffer, ()):
-                edges.append(_Edge(i, j, not _near(g.members[i], ld, loops[i], loops[j])))
+                w = g.members[i]
+                near = w.shape in at_once and loops[i] == loops[j] and ld.index == w.nest.index
+                edges.append(_Edge(i, j, not near))
         out = m.nest.out
         for i, ld in read.get(out, ()):
             if i != j:
@@ -77,11 +85,6 @@ def _edges(g: Group, loops: list[frozenset[Sym]]) -> list[_Edge]:
             read.setdefault(ld.buffer, []).append((j, ld))
         written.setdefault(out, []).append(j)
     return edges
-
-
-def _near(writer: Member, ld: Load, mine: frozenset[Sym], yours: frozenset[Sym]) -> bool:
-    """Whether the load reads what `writer` has just stored at the same point."""
-    return writer.shape == "point" and mine == yours and ld.index == writer.nest.index
 
 
 def _sink(

@@ -9,7 +9,7 @@ WELD_KERNEL(k0) {
   int bad = 0;
   for (i64 g = begin; g < end; ++g) {
     auto v0 = get(t1 + g);
-    auto v1 = check(v0, i64(10), true, bad);
+    auto v1 = check_index(v0, i64(10), true, bad);
     row<lanes<4>, 24>([&](i64 c0, auto k) WELD_BODY {
       auto v2 = load(t0 + v1 * 24 + c0, k);
       store(t2 + g * 24 + c0, v2, k);

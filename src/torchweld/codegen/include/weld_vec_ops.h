@@ -344,18 +344,29 @@ template <class T> WELD_INLINE T shr(T a, T b) {
   if constexpr (is_scalar<T>) return b >= 0 && b < n ? (T)(a >> b) : a < 0 ? (T)-1 : (T)0;
   else return (b >= 0) & (b < n) ? a >> (b & (E)(n - 1)) : (T)(a < 0);
 }
-// an index into `n` elements: negative counts from the end; out of range sets `bad` and gives 0
-WELD_INLINE i64 check(i64 i, i64 n, bool guard, int& bad) {
-  i64 j = i < 0 ? i + n : i;
-  bool ok = (uint64_t)j < (uint64_t)n;
-  bad |= guard && !ok;
-  return ok ? j : 0;
+// an index into `n` elements; out of range sets a bit of `bad` (the codes of CHECKS), and gives 0
+WELD_INLINE i64 check(i64 i, i64 n, bool guard, int code, int& bad) {
+  bool ok = (uint64_t)i < (uint64_t)n;
+  bad |= guard && !ok ? code : 0;
+  return ok ? i : 0;
 }
-template <class V, class K> WELD_INLINE V check(V i, V n, K k, int& bad) {
+template <class V, class K> WELD_INLINE V check(V i, V n, K k, int code, int& bad) {
+  auto out = (i < 0) | (i >= n);
+  if (__builtin_expect(any(to_mask(out) & mask_of(k)), 0)) bad |= code;
+  return out ? V{} : i;
+}
+WELD_INLINE i64 check_index(i64 i, i64 n, bool guard, int& bad) {
+  return check(i < 0 ? i + n : i, n, guard, 1, bad);  // negative counts from the end
+}
+template <class V, class K> WELD_INLINE V check_index(V i, V n, K k, int& bad) {
   V j = i < 0 ? i + n : i;
-  auto out = (j < 0) | (j >= n);
-  if (__builtin_expect(any(to_mask(out) & mask_of(k)), 0)) bad = 1;
-  return out ? V{} : j;
+  return check(j, n, k, 1, bad);
+}
+WELD_INLINE i64 check_bound(i64 i, i64 n, bool guard, int& bad) {
+  return check(i, n, guard, 2, bad);
+}
+template <class V, class K> WELD_INLINE V check_bound(V i, V n, K k, int& bad) {
+  return check(i, n, k, 2, bad);
 }
 WELD_INLINE i64 div_floor(i64 a, i64 b) { return a / b - (a % b < 0); }  // b > 0
 WELD_INLINE i64 mod_floor(i64 a, i64 b) { return a % b < 0 ? a % b + b : a % b; }
