@@ -2,6 +2,8 @@
 
 PYTHON ?= python3
 TORCH  ?= torch==2.13.0
+# CPU builds of torch come without it; the tests run its interpreter and its compiler
+TRITON ?= triton==3.6.0
 VENV   ?= .venv
 JOBS   ?= 2
 PY     := $(VENV)/bin/python
@@ -11,7 +13,7 @@ TORCH214 ?= torch==2.14.1 torchvision==0.29.1
 C_FILES  := $(shell find src -name '*.c' -o -name '*.h' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench bless test-py test-torch214 clean
+.PHONY: help demo test test-gpu check bench bench-gpu bless test-py test-torch214 clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -21,6 +23,9 @@ demo: $(READY) ## the main job: one function and one transformer, eager against 
 
 test: $(READY) ## all tests that do not need a GPU or more than 20 seconds each
 	$(PY) -m pytest -n $(JOBS) --dist worksteal -m "not gpu and not slow" tests
+
+test-gpu: $(READY) ## the tests that need a CUDA device, on its machine
+	$(PY) -m pytest -n $(JOBS) --dist worksteal -m gpu tests
 
 check: $(READY) ## style, types, layers, sizes, generated docs, rules of the repository
 	$(PY) -m ruff check .
@@ -35,6 +40,9 @@ check: $(READY) ## style, types, layers, sizes, generated docs, rules of the rep
 bench: $(READY) ## measure every case against its peers; writes bench/results and README's table
 	$(PY) bench/run.py
 	$(PY) bench/table.py
+
+bench-gpu: $(READY) ## the same on a CUDA device; writes bench/results/gpu.json
+	$(PY) bench/run.py --suite gpu --name gpu
 
 bless: $(READY) ## rewrite the generated parts of the docs: read the diff before committing it
 	$(PY) tools/check_docs.py --write
@@ -55,6 +63,7 @@ clean: ## remove what the recipes made, virtual environments included
 $(READY): pyproject.toml setup.py $(C_FILES)
 	test -x $(PY) || sh tools/make_venv.sh $(PYTHON) $(VENV)
 	$(PY) -c 'import torch' 2>/dev/null || $(PY) -m pip install -qq $(TORCH)
+	$(PY) -c 'import triton' 2>/dev/null || $(PY) -m pip install -qq $(TRITON)
 	$(PY) -m pip install -qq 'setuptools>=77' wheel
 	$(PY) -m pip install -qq --no-build-isolation -e '.[dev,zoo]'
 	touch $(READY)

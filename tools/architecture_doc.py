@@ -18,13 +18,13 @@ from torchweld.capture.session import Capture
 from torchweld.codegen.run import generate
 from torchweld.frame.decode import decode
 from torchweld.frame.disasm import text as code_text
+from torchweld.frames import prepare
 from torchweld.fuse.run import fuse
 from torchweld.graph.run import normalize
 from torchweld.ir.loop_text import text as loop_text
 from torchweld.ir.plan_text import text as plan_text
 from torchweld.ir.program_text import text as program_text
 from torchweld.lower.run import lower
-from torchweld.pipeline import prepare
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
 MARK = re.compile(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
@@ -67,6 +67,7 @@ def main() -> int:
 
     def fill(m: re.Match[str]) -> str:
         body = re.sub(r"'/[^']*site-packages/", "'.../", texts[m[2]].strip())
+        body = re.sub(r" at 0x[0-9a-f]+", "", body)
         return f"{m[1]}```text\n{body}\n```\n{m[3]}"
 
     fresh = MARK.sub(fill, page)

@@ -11,12 +11,22 @@ if TYPE_CHECKING:
         disable,
         explain,
         is_compiling,
+        memory_report,
         reset,
         statistics,
     )
 
 __version__ = "0.1.0"
-__all__ = ["Explanation", "compile", "disable", "explain", "is_compiling", "reset", "statistics"]
+__all__ = [
+    "Explanation",
+    "compile",
+    "disable",
+    "explain",
+    "is_compiling",
+    "memory_report",
+    "reset",
+    "statistics",
+]
 
 
 def __getattr__(name: str) -> Any:

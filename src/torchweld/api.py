@@ -17,24 +17,34 @@ from torchweld.base.errors import Refusal, UsageError, UsageTypeError
 from torchweld.capture.session import Compiling, is_compiling
 from torchweld.frame import hook
 from torchweld.frame.program import Dispatcher, Entry
+from torchweld.frames import Options, Site, compile_frame, prepare
+from torchweld.ir.graph import GraphSettings
 from torchweld.ir.guard import Guard
 from torchweld.module import compiled_module
 from torchweld.pipeline import (
     STATISTICS,
     Backend,
-    Options,
-    Site,
-    compile_frame,
     eager_backend,
-    prepare,
     reset_statistics,
     weld_backend,
 )
+from torchweld.runtime import cudagraph
 
-__all__ = ["Explanation", "compile", "disable", "explain", "is_compiling", "reset", "statistics"]
+__all__ = [
+    "Explanation",
+    "compile",
+    "disable",
+    "explain",
+    "is_compiling",
+    "memory_report",
+    "reset",
+    "statistics",
+]
 
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
-OPTION_TYPES: dict[str, type] = {"recompile_limit": int}
+OPTION_TYPES: dict[str, type] = {"recompile_limit": int, "freeze": bool, "cudagraphs": bool}
+# what a mode says about CUDA graphs: True wherever possible, False never, None where they pay
+CUDA_GRAPHS = {"reduce-overhead": True, "max-autotune": True, "max-autotune-no-cudagraphs": False}
 
 _dispatchers: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
 # what was compiled of a module, which it does not know; of a function: in its __dict__
@@ -53,8 +63,12 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     dynamic: accepted; every shape is compiled for itself for now.
     backend: "torchweld", "eager", a backend that torch.compile knows, or a callable
         (GraphModule, example_inputs) -> callable.
-    mode: as in torch.compile; modes differ on CUDA only.
-    options: {"recompile_limit": n}: entries per function before it runs eagerly (8).
+    mode: as in torch.compile. CUDA graphs are used where they pay; "reduce-overhead" uses them
+        wherever they are possible and says why they are not, "max-autotune-no-cudagraphs" never.
+    options: {"recompile_limit": n}: entries per function before it runs eagerly (8);
+        {"freeze": True}: you promise that parameters and buffers do not change in place any more;
+        what depends on them alone is computed once and kept (docs/freeze.md);
+        {"cudagraphs": bool}: CUDA graphs wherever possible, or never.
     disable: give the model back as it is.
     Errors: TypeError or ValueError that names the argument.
     """
@@ -82,8 +96,11 @@ def _options(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any
                                      f"{', '.join(OPTION_TYPES)}")  # fmt: skip
         if not isinstance(value, OPTION_TYPES[name]):
             raise UsageTypeError("W401", f"options[{name!r}] must be {OPTION_TYPES[name].__name__}")
-    limit = (options or {}).get("recompile_limit", config.current().recompile_limit)
-    return Options(_backend(backend), fullgraph, dynamic, limit)
+    cfg, given = config.current(), options or {}
+    limit = given.get("recompile_limit", cfg.recompile_limit)
+    graph = GraphSettings(given.get("freeze", cfg.freeze),
+                          given.get("cudagraphs", CUDA_GRAPHS.get(mode)))  # fmt: skip
+    return Options(_backend(backend), fullgraph, dynamic, limit, graph)
 
 
 def _backend(backend: Any) -> Backend:
@@ -121,7 +138,8 @@ def _compile(model: Any, options: Options, disabled: bool) -> Any:
 
 def _key(options: Options) -> tuple[object, ...]:
     """Equal for options that compile alike; what it names lives as long as the options do."""
-    return (id(options.backend), options.fullgraph, options.dynamic, options.recompile_limit)
+    return (id(options.backend), options.fullgraph, options.dynamic, options.recompile_limit,
+            options.graph)  # fmt: skip
 
 
 def _shared(fn: types.FunctionType, options: Options) -> Dispatcher:
@@ -218,12 +236,18 @@ def reset() -> None:
         assert isinstance(made.miss, functools.partial)
         made.miss.keywords["site"].clear()
     reset_statistics()
+    cudagraph.trim()
     events.clear()
 
 
 def statistics() -> dict[str, int]:
     """Counters since the last reset: captures, graphs, breaks, kernels per call, ..."""
     return STATISTICS.counts()
+
+
+def memory_report() -> cudagraph.MemoryReport:
+    """What is held between calls: CUDA graphs and their pools, arenas, kept results. In bytes."""
+    return cudagraph.memory_report()
 
 
 @dataclass(slots=True)

@@ -6,6 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+SUITES = ("micro", "models", "demo", "all", "gpu", "gpu-micro", "gpu-models")
+
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their arguments."""
@@ -20,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
         script.add_argument("script", metavar="SCRIPT")
         script.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS")
     bench = commands.add_parser("bench", help="measure torchweld against its peers")
-    bench.add_argument("--suite", choices=("micro", "models", "demo", "all"), default="micro")
+    bench.add_argument("--suite", choices=SUITES, default="micro")
     bench.add_argument("--only", nargs="+", default=[], metavar="CASE", help="these cases alone")
     bench.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     bench.add_argument("--json", metavar="FILE", help="write the figures there too")

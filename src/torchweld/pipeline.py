@@ -2,24 +2,16 @@
 
     frame -> capture -> graph -> lower -> fuse -> codegen -> runtime
 
-`compile_graph` is everything behind a captured graph; `compile_frame` is a dispatcher's answer to
-arguments that no entry fits; `on_frame` is the frame hook's, about what eager code calls.
+`compile_graph` is everything behind a captured graph; frames.py is what leads to one.
 """
 
 from __future__ import annotations
 
-import _thread
-import functools
 import itertools
-import sys
-import threading
-import types
-import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from weakref import ReferenceType
 
 import torch
 from torch.fx import GraphModule
@@ -27,36 +19,24 @@ from torch.fx import GraphModule
 from torchweld.base import config, events
 from torchweld.base.errors import (
     BackendError,
-    FullGraphError,
-    InternalError,
     Refusal,
     Unsupported,
-    UsageTypeError,
-    WeldError,
 )
-from torchweld.capture.guard_build import GuardBuilder, load
-from torchweld.capture.interp import capture
 from torchweld.capture.late_inputs import number_places, numbers_as_tensors, with_tensors
-from torchweld.capture.overlap import safe_from_overlap
-from torchweld.capture.residual import CALL, EAGER
-from torchweld.capture.session import Capture, Compiling, is_compiling
+from torchweld.capture.modes import restoring
 from torchweld.codegen.run import generate
-from torchweld.frame import hook
-from torchweld.frame.hook import FrameView, run_hooked
-from torchweld.frame.program import Dispatcher, Entry, torch_init
 from torchweld.fuse.run import fuse
 from torchweld.graph.autograd import needs_autograd
 from torchweld.graph.run import normalize
-from torchweld.ir.graph import VAL
-from torchweld.ir.guard import Guard
-from torchweld.ir.loop import writes
+from torchweld.ir.graph import OWNED, SETTINGS, VAL, GraphSettings
+from torchweld.ir.loop import LoopGraph, writes
 from torchweld.ir.loop_text import text as loop_text
 from torchweld.ir.loop_verify import verify as verify_loop
 from torchweld.ir.plan_text import text as plan_text
-from torchweld.ir.program import Call, Launch, Program
-from torchweld.ir.region import Region
-from torchweld.ir.source import Local, Source
+from torchweld.ir.program import Call, GridLaunch, Launch, Program, Prologue
+from torchweld.lower.freeze import freeze
 from torchweld.lower.run import lower
+from torchweld.runtime import triton_service
 from torchweld.runtime.executable import Executable, make_executable
 
 INCLUDE = Path(__file__).parent / "codegen" / "include"
@@ -76,16 +56,16 @@ class Compiled:
 
     @property
     def kernels(self) -> int:
-        return self._count(Launch)
+        return self._count(Launch, GridLaunch)
 
     @property
     def externs(self) -> int:
         return self._count(Call)
 
-    def _count(self, kind: type) -> int:
+    def _count(self, *kinds: type) -> int:
         if self.executable is None:
             return 0
-        return sum(isinstance(s, kind) for s in self.executable.program.steps)
+        return sum(isinstance(s, kinds) for s in self.executable.program.steps)
 
 
 @dataclass(slots=True)
@@ -140,12 +120,19 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
     number = next(_serial)
     dump(number, "capture", "fx", lambda: gm.print_readable(print_output=False), "graph")
     fakes = [n.meta[VAL] for n in gm.graph.nodes if n.op == "placeholder"]
+    if any(f.is_cuda for f in fakes if isinstance(f, torch.Tensor)):
+        triton_service.warm(cfg)
+    settings = settings_of(gm)
     if needs_autograd(gm, fakes):
+        if settings.freeze:
+            why = Refusal("W207", "an input requires grad and grad mode is on")
+            events.emit("graph", "not frozen", why.text(), code=why.code, why=why.why)
         return _through_aten(gm, Refusal("W205", "an input requires grad and grad mode is on"))
     try:
         program = to_program(gm, number)
         with events.timed("runtime"):
-            executable = make_executable(program, cfg, INCLUDE)
+            executable = make_executable(program, cfg, INCLUDE, owned_inputs(gm),
+                                         settings.cuda_graphs)  # fmt: skip
     except (Unsupported, BackendError) as error:
         if cfg.mode == "strict" and isinstance(error, BackendError):
             raise
@@ -155,6 +142,8 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
             raise
         STATISTICS.internal_errors += 1
         return _through_aten(gm, Refusal("W901", f"{type(error).__name__}: {error}"))
+    if not program.meta["mutated"]:
+        executable.explain = restoring(gm, gm.forward)
     compiled = Compiled(gm, executable, executable)
     STATISTICS.kernels += compiled.kernels
     STATISTICS.externs += compiled.externs
@@ -168,20 +157,42 @@ def to_program(gm: GraphModule, number: int) -> Program:
         pair = normalize(gm, cfg)
     dump(number, "graph", "fx", lambda: str(pair.forward), "graph")
     with events.timed("lower"):
-        loop = lower(pair)
-    dump(number, "lower", "loop", lambda: loop_text(loop), "loop")
+        fixed = owned_inputs(gm) if settings_of(gm).freeze else frozenset()
+        parts = freeze(lower(pair), fixed - frozenset(pair.mutated))
+    program = loops_to_program(parts.main, number)
+    if parts.prologue is None:
+        return program
+    prologue = loops_to_program(parts.prologue, number, "prologue_")
+    return replace(program, prologue=Prologue(prologue, parts.frozen))
+
+
+def loops_to_program(loop: LoopGraph, number: int, part: str = "") -> Program:
+    """fuse, codegen. part: which of the graph's programs this is, for the names of dumps."""
+    cfg = config.current()
+    dump(number, f"{part}lower", "loop", lambda: loop_text(loop), "loop")
     if cfg.verify:
         verify_loop(loop)
     with events.timed("fuse"):
         plan = fuse(loop, cfg)
-    dump(number, "fuse", "plan", lambda: plan_text(plan), "fusion")
+    dump(number, f"{part}fuse", "plan", lambda: plan_text(plan), "fusion")
     with events.timed("codegen"):
         program = generate(plan)
     written = {b for node in loop.nodes for b in writes(node)}
     program.meta["mutated"] = tuple(i for i, b in enumerate(loop.inputs) if b in written)
-    dump(number, "codegen", "cpp", lambda: "\n".join(a.source for a in program.artifacts),
+    dump(number, f"{part}codegen", "cpp", lambda: "\n".join(a.source for a in program.artifacts),
          "output_code")  # fmt: skip
     return program
+
+
+def settings_of(gm: GraphModule) -> GraphSettings:
+    found = gm.meta.get(SETTINGS)
+    return found if isinstance(found, GraphSettings) else GraphSettings()
+
+
+def owned_inputs(gm: GraphModule) -> frozenset[int]:
+    """The positions of the inputs that are parameters or buffers of a module."""
+    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    return frozenset(i for i, n in enumerate(places) if n.meta.get(OWNED))
 
 
 def _through_aten(gm: GraphModule, why: Refusal) -> Compiled:
@@ -202,6 +213,7 @@ def _compile_with_numbers(gm: GraphModule) -> Compiled:
     tensors = numbers_as_tensors(gm)
     if tensors is None:
         return _through_aten(gm, Refusal("W202", "an operator takes a Python number that changes"))
+    tensors.meta.update(gm.meta)
     compiled = compile_graph(tensors)
     if compiled.executable is None:
         compiled.call = gm.forward
@@ -213,341 +225,3 @@ def _compile_with_numbers(gm: GraphModule) -> Compiled:
 def eager_backend(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """Runs the captured graph as it is."""
     return gm.forward
-
-
-# ---------------------------------------------------------------- frame -> entry
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How one function is compiled."""
-
-    backend: Backend = weld_backend
-    fullgraph: bool = False
-    dynamic: bool | None = None
-    recompile_limit: int = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """`Entry.info`. region: None if the entry runs the function eagerly."""
-
-    guards: tuple[Guard, ...]
-    region: Region | None
-
-
-@dataclass(slots=True, eq=False)
-class Site:
-    """What is known of one function that is compiled, besides its entries.
-
-    late: sources of numbers that changed. inner: of the functions that it calls when it runs
-    eagerly, by the id of their code; entries: theirs, which nothing else keeps.
-    """
-
-    options: Options
-    late: set[Source] = field(default_factory=set)
-    inner: dict[int, Site] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
-    code: types.CodeType | None = None
-    idle: int = 0
-
-    def clear(self) -> None:
-        self.late.clear()
-        self.inner.clear()
-
-
-_lock = threading.RLock()
-# a thread that waits longer than this for another one's compilation runs eagerly
-_PATIENCE = 60.0
-# there was nothing to compile, which fullgraph does not mind
-_HARMLESS = ("W113",)
-_ready = False
-
-
-def prepare() -> None:
-    """Be the one that the frame hook asks, and teach the guard program where a tensor's metadata
-    is; the latter once per process."""
-    global _ready
-    hook.install(on_frame, on_frame)
-    if _ready:
-        return
-    _ready = True
-    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    samples = [torch.empty(2, 3), torch.empty((), dtype=torch.int64),
-               torch.empty(4, 6, dtype=torch.bfloat16)[::2, 1:],
-               torch.nn.Parameter(torch.empty(3))]  # fmt: skip
-    torch_init(torch._C.TensorBase, str(library) if library.exists() else None, samples)
-
-
-def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) -> Entry | None:
-    """An entry for these arguments, or None: then this call runs eagerly.
-
-    What cannot be captured gets an entry too, which runs it eagerly. Errors: FullGraphError under
-    fullgraph; what the backend raises.
-    """
-    if not _lock.acquire(timeout=_PATIENCE):
-        return None
-    try:
-        for entry in dispatcher.entries:
-            if entry.program.check(args):  # another thread has just made it
-                return entry
-        fn: Any = dispatcher.fn
-        entry = _entry_or_eager(fn, args, site, dispatcher.entries)
-        dispatcher.add(entry)
-        return entry
-    finally:
-        _lock.release()
-
-
-def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site,
-                    entries: Sequence[Entry]) -> Entry:  # fmt: skip
-    options, strict = site.options, config.current().mode == "strict"
-    if len(entries) >= options.recompile_limit:
-        _report(Refusal("W114", f"{fn.__qualname__} has {len(entries)} entries"))
-        return eager_entry(fn, args, site, (), hooked=False)
-    if entries:
-        STATISTICS.recompiles += 1
-        events.emit("recompiles", fn.__qualname__, _why_missed(entries, args))
-        learn(site, entries, args)
-    cap = Capture(frozenset(site.late))
-    try:
-        return _captured(cap, fn, args, site)
-    except Unsupported as error:
-        if error.code == "W113" and site.code is not None:
-            raise
-        _report(error.refusal())
-        if options.fullgraph and error.code not in _HARMLESS:
-            raise FullGraphError("W403", str(error), at=error.at) from None
-        if strict and error.code not in (*_HARMLESS, "W111"):
-            raise
-    except InternalError as error:
-        if strict:
-            raise
-        report_internal(error)
-    return eager_entry(fn, args, site, tuple(cap.guards.values()))
-
-
-def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Entry:
-    """Errors: Unsupported; InternalError for whatever goes wrong in the capture itself."""
-    STATISTICS.captures += 1
-    try:
-        with events.timed("capture", function=fn.__qualname__):
-            region = capture(cap, fn, args)
-    except WeldError:
-        raise
-    except Exception as error:
-        if config.current().mode == "strict":
-            raise
-        raise InternalError(f"{type(error).__name__}: {error}") from error
-    STATISTICS.graphs += 1
-    return build_entry(region, fn, args, site)
-
-
-def report_internal(error: WeldError) -> None:
-    STATISTICS.internal_errors += 1
-    events.emit("graph_breaks", "internal error", str(error), code="W901", why=error.why)
-
-
-def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...],
-                site: Site) -> Entry:  # fmt: skip
-    """Compile a region's graph and put guards and residual program around it."""
-    finish_inputs = region.finish.inputs if region.finish else ()
-    builder = GuardBuilder(region.guards, (*region.inputs, *finish_inputs), len(args))
-    program = builder.build()
-    if events.wants("guards"):
-        events.emit("guards", region.name, "\n" + "\n".join(g.text() for g in region.guards))
-    failing = program.explain(args)
-    if failing >= 0:
-        raise InternalError(f"a guard fails on what it was made of: {program.reasons[failing]}")
-    call = _compiled_call(region, builder, program.registers(args), site.options.backend)
-    finish = make_finish(region, call, eager_call(fn, site)) if region.finish else None
-    if region.finish is not None and CALL in region.finish.consts:
-        entry = Entry(program, [], None, finish, [builder.register(s) for s in finish_inputs])
-    else:
-        entry = Entry(
-            program, [builder.register(s) for s in region.inputs], call, finish,
-            [builder.register(s) for s in finish_inputs],
-            region.result if region.result is not None else -1,
-        )  # fmt: skip
-    entry.info = Made(region.guards, region)
-    return entry
-
-
-def _compiled_call(region: Region, builder: GuardBuilder, values: tuple[object, ...],
-                   backend: Backend) -> Callable[..., Any]:  # fmt: skip
-    """What the backend makes of the graph; it gets the real inputs as examples."""
-    real = iter([values[builder.register(s)] for s in region.inputs])
-    fakes = [n.meta[VAL] for n in region.graph.graph.nodes if n.op == "placeholder"]
-    examples = [next(real) if isinstance(f, torch.Tensor) else f for f in fakes]
-    call = backend(region.graph, examples)
-    if not callable(call):
-        raise UsageTypeError("W401", f"backend returned {type(call).__name__}, not a callable")
-    return safe_from_overlap(region.graph, call)
-
-
-def make_finish(region: Region, call: Callable[..., Any], eager: Callable[..., Any]) -> Any:
-    """The residual program as a function."""
-    assert region.finish is not None
-    scope: dict[str, Any] = dict(region.finish.consts)
-    if CALL in scope:
-        scope.update({CALL: call, EAGER: eager})
-    exec(compile(region.finish.source, f"<torchweld {region.name}>", "exec"), scope)
-    return scope["finish"]
-
-
-def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> None:
-    """Numbers that differ from what an entry is guarded by are late from now on."""
-    for entry in entries:
-        for guard in entry.info.guards:
-            if guard.kind != "equal" or type(guard.expected) not in (int, float):
-                continue
-            assert guard.source is not None
-            try:
-                now = load(guard.source, args)
-            except Exception:
-                continue  # the source is gone, which is another guard's business
-            if type(now) is type(guard.expected) and now != guard.expected:
-                site.late.add(guard.source)
-
-
-# ---------------------------------------------------------------- eager code and what it calls
-def eager_entry(fn: types.FunctionType, args: tuple[object, ...], site: Site,
-                guards: Sequence[Guard], hooked: bool = True) -> Entry:  # fmt: skip
-    """An entry that runs `fn` itself while these guards hold. hooked: see eager_call."""
-    names = fn.__code__.co_varnames
-    flat = [Local.make(i, names[i]) for i in range(len(args))]
-    builder = GuardBuilder(guards, flat, len(args))
-    program = builder.build()
-    run = eager_call(fn, site, hooked)
-    made = Entry(program, [], None, run, [builder.register(s) for s in flat])
-    made.info = Made(tuple(guards), None)
-    return made
-
-
-def eager_call(fn: types.FunctionType, site: Site, hooked: bool = True) -> Callable[..., Any]:
-    """Runs `fn` on flat arguments behind a first one that is ignored.
-
-    hooked: what it calls is compiled, unless fullgraph says that everything or nothing is.
-    """
-    code = fn.__code__
-    n, k = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
-    named = code.co_varnames[n:k]
-    has_args, has_kwargs = bool(code.co_flags & 0x04), bool(code.co_flags & 0x08)
-    plain = site.options.fullgraph or not hooked
-    start = fn if plain else functools.partial(run_hooked, fn)
-
-    def run(outs: object, *flat: Any) -> Any:
-        before = getattr(_region, "site", None)
-        _region.site = site
-        try:
-            if k == len(flat) == n:
-                return start(*flat)
-            kwargs = dict(zip(named, flat[n:k], strict=True))
-            if has_kwargs:
-                kwargs.update(flat[-1])
-            return start(*flat[:n], *(flat[k] if has_args else ()), **kwargs)
-        finally:
-            _region.site = before
-
-    return run
-
-
-_region = threading.local()
-_LIBRARIES = frozenset((
-    *sys.stdlib_module_names, "torch", "torchweld", "typing_extensions", "numpy", "_pytest",
-    "pluggy", "pytest",
-)) - {"__main__"}  # fmt: skip
-# torch's own modules that are worth a graph; most others are one operator
-_COMPOSED = frozenset(
-    kind.forward.__code__ for kind in (
-        torch.nn.Sequential, torch.nn.MultiheadAttention, torch.nn.TransformerEncoderLayer,
-        torch.nn.TransformerDecoderLayer, torch.nn.TransformerEncoder, torch.nn.TransformerDecoder,
-    )
-)  # fmt: skip
-# code that got no tensor in this many calls is not asked about again
-_IDLE = 4
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-
-
-def _is_skipped(view: FrameView) -> bool:
-    """Whether frames of this code are never compiled on their own.
-
-    Functions with a closure are: entries belong to the code, and each function has its own cells.
-    Not so methods that only say super(): the class of their first argument is guarded.
-    """
-    code = view.code
-    fn: Any = view.function
-    if code.co_freevars and not (code.co_freevars == ("__class__",) and code.co_argcount):
-        return True
-    if code.co_name in _COMPREHENSIONS or code.co_filename.startswith("<frozen"):
-        return True
-    if code in _COMPOSED:
-        return False
-    module = str(fn.__module__)
-    return module.split(".")[0] in _LIBRARIES or (
-        getattr(sys.modules.get(module), "__dict__", None) is not fn.__globals__)  # fmt: skip
-
-
-def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
-    """Entries for a frame that eager code starts; None: frames of its code are let alone."""
-    outer: Site | None = getattr(_region, "site", None)
-    if outer is None or is_compiling():
-        return ()
-    if _is_skipped(view):
-        return None
-    site = outer.inner.get(id(view.code))
-    if site is None:
-        site = outer.inner[id(view.code)] = Site(outer.options, inner=outer.inner, code=view.code)
-    if not _has_tensors(view.locals):
-        site.idle += 1
-        return () if site.idle < _IDLE else None
-    with _lock, Compiling():
-        entry = _inner_entry(view, site)
-    if entry is None:
-        return None
-    site.entries.append(entry)
-    known = hook.state(view.code)
-    others = known if isinstance(known, tuple) else ()
-    return (*others, weakref.ref(entry))  # type: ignore[arg-type]
-
-
-def _has_tensors(values: tuple[object, ...]) -> bool:
-    """Whether these arguments lead to tensors, as far as one can see at a glance."""
-    return any(
-        isinstance(v, torch.Tensor | torch.nn.Module)
-        or (isinstance(v, list | tuple) and any(isinstance(i, torch.Tensor) for i in v))
-        or (isinstance(v, dict) and any(isinstance(i, torch.Tensor) for i in dict.values(v)))
-        for v in values
-    )
-
-
-def _inner_entry(view: FrameView, site: Site) -> Entry | None:
-    if len(site.entries) >= site.options.recompile_limit:
-        _report(Refusal("W114", f"{view.code.co_qualname} has {len(site.entries)} entries"))
-        return None
-    try:
-        fn: Any = view.function
-        return _entry_or_eager(fn, view.locals, site, site.entries)
-    except Unsupported:
-        return None  # nothing to compile
-    except KeyboardInterrupt:
-        _thread.interrupt_main()  # the hook cannot raise it
-        return None
-    except Exception as error:
-        report_internal(InternalError(f"{type(error).__name__}: {error}"))
-        return None
-
-
-def _why_missed(entries: Sequence[Entry], args: tuple[object, ...]) -> str:
-    """What each entry's first failing guard is."""
-    out = []
-    for entry in entries:
-        at = entry.program.explain(args)
-        reasons = getattr(entry.program, "reasons", ())
-        out.append(reasons[at] if 0 <= at < len(reasons) else f"guard {at}")
-    return "; ".join(out)
-
-
-def _report(why: Refusal) -> None:
-    STATISTICS.breaks += 1
-    STATISTICS.refusals.append(why)
-    events.emit("graph_breaks", "frame runs eagerly", why.text(), code=why.code, why=why.why,
-                at=f"{why.at.file}:{why.at.line}")  # fmt: skip

@@ -15,7 +15,10 @@ import torchweld
 import torchweld.ir
 
 ROOT = Path(__file__).resolve().parents[2]
-WITH_TORCH = {"torchweld.ir.graph", "torchweld.ir.region"}
+WITH_TORCH = {
+    f"torchweld.ir.{name}"
+    for name in ("fake", "fake_checks", "graph", "predicted", "quiet", "region")
+}
 IR = [
     name
     for _, name, _ in pkgutil.iter_modules(torchweld.ir.__path__, "torchweld.ir.")

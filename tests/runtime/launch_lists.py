@@ -54,6 +54,12 @@ extern "C" int32_t take(void* const* t, int64_t b, int64_t e) {
     }
     return bad;
 }
+extern "C" int32_t sign_code(void* const* t, int64_t b, int64_t e) {
+    const int64_t* at = (const int64_t*)t[0];
+    int32_t bad = 0;
+    for (int64_t i = b; i < e; i++) bad |= at[i];
+    return bad;
+}
 extern "C" int32_t increment(void* const* t, int64_t b, int64_t e) {
     Out x = (Out)t[0];
     for (int64_t i = b; i < e; i++) x[i] += 1.0f;
@@ -67,7 +73,7 @@ extern "C" int32_t await(void* const* t, int64_t b, int64_t e) {
     return 0;
 }
 """
-FUNCTIONS = ("add1", "relu", "visit", "take", "increment", "await")
+FUNCTIONS = ("add1", "relu", "visit", "take", "sign_code", "increment", "await")
 UNIT = Artifact("cpp", SOURCE, FUNCTIONS)
 
 

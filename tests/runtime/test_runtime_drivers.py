@@ -223,6 +223,41 @@ def test_an_index_out_of_range_is_an_index_error(make):
     assert ex(x, torch.tensor([3, 0]))[0].tolist() == [3.0, 0.0]
 
 
+@pytest.mark.parametrize("at, kind", [(7, IndexError), (40, IndexError), (3, RuntimeError)])
+def test_the_exception_follows_the_code_that_any_thread_returned(make, at, kind):
+    n = 1 << 16
+    codes = torch.zeros(n, dtype=torch.int64)
+    codes[at] = 2
+    codes[n - 1] = 1 if kind is IndexError else 0
+    ex = make(program((spec("input", (n,), dtype=DType.I64),), (Launch("sign_code", (0,), n, 64),),
+                      ()))  # fmt: skip
+    with pytest.raises(kind, match=r"\(sign_code\)"):
+        ex(codes)
+
+
+def test_who_can_explain_a_failure_is_asked_with_the_inputs(make):
+    ex = make(program((spec("input", (2,), dtype=DType.I64),), (Launch("sign_code", (0,), 2, 64),),
+                      ()))  # fmt: skip
+    seen = []
+
+    def explain(*inputs):
+        seen.append([x.tolist() for x in inputs])
+        raise KeyError("eager")
+
+    ex.explain = explain
+    ex(torch.tensor([0, 0]))
+    assert seen == []
+    with pytest.raises(KeyError, match="eager"):
+        ex(torch.tensor([0, 1]))
+    assert seen == [[[0, 1]]]
+    ex.explain = lambda x: None
+    with pytest.raises(RuntimeError, match="sign_code"):
+        ex(torch.tensor([2, 0]))
+    ex.explain = None
+    with pytest.raises(IndexError, match="sign_code"):
+        ex(torch.tensor([1, 0]))
+
+
 @pytest.mark.parametrize("op", ["mm", "matmul"])
 def test_an_operator_raises_what_eager_raises(make, op, capfd):
     tensors = (spec("input", (2, 3)), spec("input", (3, 2), 1), spec("extern", (2, 2)))

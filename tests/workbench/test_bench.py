@@ -30,7 +30,8 @@ def test_geomean_leaves_out_what_was_not_measured():
 
 
 def test_row_of_two_compilers_and_a_copy():
-    row = bench.measure(BY_NAME["add_one"], ("eager", "torchweld"), "cpu", 1, SHORT)
+    case = BY_NAME["add_one"]
+    row = bench.measure(case, bench.start(case, ("eager", "torchweld"), "cpu", 1), "cpu", SHORT)
     mine = row["results"]["torchweld"]
     assert mine["difference"] == 0.0
     assert mine["kernels"] == 1
@@ -47,6 +48,7 @@ def test_row_of_two_compilers_and_a_copy():
 def test_worker_that_dies_becomes_an_error_with_its_last_words():
     lane = Lane("no_such_case", "eager", "cpu", 1)
     try:
+        lane.ready()
         assert "KeyError" in (lane.error or "")
         assert lane.ask("first") == {"error": lane.error}
     finally:
@@ -56,6 +58,7 @@ def test_worker_that_dies_becomes_an_error_with_its_last_words():
 def test_compiler_that_fails_on_a_case_keeps_its_reason():
     lane = Lane("add_one", "eager", "cpu", 1)
     try:
+        lane.ready()
         assert "KeyError" in lane.ask("save")["error"]
     finally:
         lane.close()

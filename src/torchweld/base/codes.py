@@ -91,6 +91,11 @@ _ROWS = (
         "call under torch.no_grad() or torch.inference_mode() for generated kernels",
     ),
     ("W206", "two loop nests that were not fused", "none needed"),
+    (
+        "W207",
+        "weights not frozen: gradients are required",
+        "call under torch.no_grad() or torch.inference_mode(), or drop options={'freeze': True}",
+    ),
     # runtime: W3xx
     (
         "W301",

@@ -19,6 +19,7 @@ CHANNELS = (
     "output_code",
     "perf",
     "runtime",
+    "cudagraphs",
 )
 
 
@@ -114,12 +115,46 @@ class Config:
             "effect": "entries of one function after which it runs eagerly",
         },
     )
+    freeze: bool = field(
+        default=False,
+        metadata={
+            "env": "TORCHWELD_FREEZE",
+            "values": "0, 1",
+            "effect": "parameters and buffers never change: compute what depends on them once",
+        },
+    )
     driver: str = field(
         default="native",
         metadata={
             "env": "TORCHWELD_DRIVER",
             "values": "native, python",
             "effect": "python: run launch lists with the readable reference driver",
+        },
+    )
+
+    cudagraphs: bool = field(
+        default=True,
+        metadata={
+            "env": "TORCHWELD_CUDAGRAPHS",
+            "values": "0, 1",
+            "effect": "run compiled graphs as CUDA graphs where that is possible and pays",
+        },
+    )
+    graphs_limit: int = field(
+        default=64,
+        metadata={
+            "env": "TORCHWELD_GRAPHS_LIMIT",
+            "values": "n",
+            "effect": "CUDA graphs of the process; the one not used for longest makes room",
+        },
+    )
+    interpret: bool = field(
+        default=False,
+        metadata={
+            "env": "TORCHWELD_INTERPRET",
+            "values": "0, 1",
+            "effect": "treat CPU tensors as CUDA tensors would be, and run the Triton kernels in "
+            "Triton's interpreter: slow, for tests of the GPU's code without a GPU",
         },
     )
 

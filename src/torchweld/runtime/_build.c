@@ -27,7 +27,7 @@ static int64_t *int64s(PyObject *row, int *n)
 }
 
 /* A tuple of numbers in [low, high) -> int[]. */
-static int *numbers(PyObject *row, int *n, int low, int high)
+int *numbers(PyObject *row, int *n, int low, int high)
 {
     int64_t *wide = int64s(row, n);
     int *out = wide ? room(*n, sizeof *out) : NULL;
@@ -62,16 +62,17 @@ static int check_args(Executable *x, const Arg *args, int n)
     return 0;
 }
 
-/* (place, index, dtype, sizes, strides, offset, itemsize, bytes, group, output, pointer, handle,
- *  scratch) */
+/* (place, index, dtype, sizes, strides, offset, itemsize, bytes, device type, device, group, output,
+ *  pointer, handle, scratch, aligned) */
 static int parse_spec(Executable *x, PyObject *row, Spec *s)
 {
     PyObject *sizes, *strides;
     long long index, offset, itemsize, bytes;
-    int n, output, pointer, handle, scratch;
-    if (!PyArg_ParseTuple(row, "iLiO!O!LLLipppp", &s->place, &index, &s->dtype, &PyTuple_Type,
-                          &sizes, &PyTuple_Type, &strides, &offset, &itemsize, &bytes, &s->group,
-                          &output, &pointer, &handle, &scratch))
+    int n, output, pointer, handle, scratch, aligned;
+    if (!PyArg_ParseTuple(row, "iLiO!O!LLLiiippppp", &s->place, &index, &s->dtype, &PyTuple_Type,
+                          &sizes, &PyTuple_Type, &strides, &offset, &itemsize, &bytes,
+                          &s->device_type, &s->device, &s->group, &output, &pointer, &handle,
+                          &scratch, &aligned))
         return -1;
     s->index = index;
     s->offset = offset;
@@ -81,6 +82,8 @@ static int parse_spec(Executable *x, PyObject *row, Spec *s)
     s->pointer = (char)pointer;
     s->handle = (char)handle;
     s->scratch = (char)scratch;
+    s->aligned = (char)aligned;
+    x->guarded |= aligned;  /* copies are made below autograd */
     if (!(s->sizes = int64s(sizes, &s->ndim)) || !(s->strides = int64s(strides, &n)))
         return -1;
     if (n != s->ndim || s->group < 0 || s->group >= x->n_groups ||
@@ -141,8 +144,9 @@ static int parse_call(Executable *x, PyObject *row, Step *s)
     if (words && (args_parse(words, &s->words, &s->n_words) < 0 ||
                   check_args(x, s->words, s->n_words) < 0))
         return -1;
-    if (s->route == R_INTO && (s->into < 0 || s->into > 3 || !torch.into[s->into] ||
-                               s->n_words != 2 + (s->into > 1) || s->n_results != 1)) {
+    if (s->route == R_INTO &&
+        (s->into < 0 || s->into > 9 || !torch.into[s->into] || s->n_results != 1 ||
+         s->n_words != 2 + (s->into % 4 > 1 || s->into >= INTO_ACTIVATION))) {
         PyErr_SetString(PyExc_ValueError, "matmul row");
         return -1;
     }
@@ -176,6 +180,8 @@ static int parse_step(Executable *x, PyObject *row, Step *s)
         return parse_launch(x, row, s);
     case S_CALL:
         return parse_call(x, row, s);
+    case S_GRID:
+        return grid_parse(x, row, s);
     default:
         PyErr_Format(PyExc_ValueError, "step kind %ld", kind);
         return -1;
@@ -222,6 +228,7 @@ void free_rows(Executable *x)
         args_free(s->words, s->n_words);
         args_free(s->objects, s->n_objects);
         PyMem_Free(s->args);
+        PyMem_Free(s->by_value);
         PyMem_Free(s->results);
         free((void *)s->op);
         free((void *)s->overload);

@@ -1,6 +1,6 @@
 /* ATen calls from the launch list, by the cheapest route that can express them.
  *
- * R_INTO    the CPU function of a matmul, writing into memory that we choose
+ * R_INTO    a device's own function of a matmul, mostly writing into memory that we choose
  * R_SHIM    the dispatcher through libtorch's stable C interface: no Python object is made
  * R_PYTHON  the operator's Python binding: knows every argument type, gives exact exceptions
  *
@@ -279,16 +279,22 @@ static int by_shim(Executable *x, Frame *f, Step *s, PyThreadState **saved)
 
 typedef int32_t (*Into2)(Handle, Handle, Handle);
 typedef int32_t (*Into3)(Handle, Handle, Handle, Handle, double, double);
+typedef int32_t (*Activated)(Handle, Handle, Handle, double, double, int32_t, Handle *);
 
-static int by_into(Executable *x, Frame *f, Step *s)
+static int by_into(Executable *x, Frame *f, Step *s, PyThreadState **saved)
 {
-    Handle a[3] = {NULL};
+    Handle a[3] = {NULL}, made;
     for (int i = 0; i < s->n_words; i++)
         a[i] = f->handles[s->words[i].tensor];
+    if (s->into >= INTO_ACTIVATION)
+        return ((Activated)(void (*)(void))torch.into[s->into])(
+                   a[0], a[1], a[2], s->beta, s->alpha, s->into > INTO_ACTIVATION, &made)
+            ? 1
+            : bind(x, f, s, 0, made, NULL, saved);
     Handle out = frame_scratch(x, f, s->results[0]);
     if (!out)
         return -1;
-    int32_t failed = s->into < 2
+    int32_t failed = s->into % 4 < 2
         ? ((Into2)(void (*)(void))torch.into[s->into])(out, a[0], a[1])
         : ((Into3)(void (*)(void))torch.into[s->into])(out, a[0], a[1], a[2], s->beta, s->alpha);
     if (failed)
@@ -302,7 +308,7 @@ int call_step(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThrea
     if (s->route != R_PYTHON) {
         if (s->busy)
             leave_gil(saved);
-        status = s->route == R_INTO ? by_into(x, f, s) : by_shim(x, f, s, saved);
+        status = s->route == R_INTO ? by_into(x, f, s, saved) : by_shim(x, f, s, saved);
     }
     return status == 1 ? by_python(x, f, s, inputs, saved) : status;
 }

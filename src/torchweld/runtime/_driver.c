@@ -11,6 +11,7 @@
 #include "_driver.h"
 
 #include <stddef.h>
+#include <string.h>
 
 /* ---------------------------------------------------------------- dispatch state */
 
@@ -45,7 +46,7 @@ static void guard_leave(Guard g)
 
 /* ---------------------------------------------------------------- steps */
 
-static int bind_inputs(Executable *x, Frame *f, PyObject *const *inputs)
+int bind_inputs(Executable *x, Frame *f, PyObject *const *inputs)
 {
     for (int i = 0; i < x->n_inputs; i++) {
         if (!PyObject_TypeCheck(inputs[i], torch.tensor_type)) {
@@ -54,7 +55,7 @@ static int bind_inputs(Executable *x, Frame *f, PyObject *const *inputs)
             return -1;
         }
         f->handles[i] = handle_of(inputs[i]);
-        if (x->verify && !fits(&x->specs[i], f->handles[i])) {
+        if (x->verify && i < x->n_inputs - x->n_constants && !fits(&x->specs[i], f->handles[i])) {
             PyErr_Format(torch.internal_error, "input %d is not what was compiled for: %R", i,
                          inputs[i]);
             return -1;
@@ -65,26 +66,45 @@ static int bind_inputs(Executable *x, Frame *f, PyObject *const *inputs)
     return 0;
 }
 
-static int launch(Frame *f, Step *s, PyThreadState **saved)
+/* Raises what a kernel's status stands for: eager's own exception where somebody can say it, else
+ * that of its code (FAILURES in ir/loop_ops.py). */
+static void raise_failure(Executable *x, Step *s, int32_t status, PyObject *const *inputs)
+{
+    if (x->explain) {
+        size_t n = (size_t)(x->n_inputs - x->n_constants);
+        PyObject *said = PyObject_Vectorcall(x->explain, inputs, n, NULL);
+        if (!said)
+            return;
+        Py_DECREF(said);
+    }
+    PyErr_Format(status & 1 ? PyExc_IndexError : PyExc_RuntimeError,
+                 "index out of range in a compiled kernel (%U)", s->name);
+}
+
+static int launch(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved)
 {
     for (int i = 0; i < s->n_args; i++)
         f->gather[i] = f->pointers[s->args[i]];
     if (s->busy)
         leave_gil(saved);
-    if (!run_kernel(s->kernel, f->gather, s->extent, s->grain))
+    int32_t status = run_kernel(s->kernel, f->gather, s->extent, s->grain);
+    if (!status)
         return 0;
     take_gil(saved);
-    PyErr_Format(PyExc_IndexError, "index out of range in a compiled kernel (%U)", s->name);
+    raise_failure(x, s, status, inputs);
     return -1;
 }
 
-static int view(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved)
+int make_view(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved)
 {
     int n = s->tensor;
     Spec *spec = &x->specs[n];
     if (s->tracked) {
         take_gil(saved);
-        PyObject *source = frame_object(f, inputs, x->n_inputs, s->source);
+        /* of the user's own tensor, also where kernels read a copy of it */
+        PyObject *source = s->source < x->n_inputs
+                               ? inputs[s->source]
+                               : frame_object(f, inputs, x->n_inputs, s->source);
         PyObject *made = NULL;
         if (source)
             made = PyObject_CallFunction(x->view, "Oii", source, n, s->source);
@@ -106,23 +126,28 @@ static int view(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThr
     return frame_pointer(x, f, n);
 }
 
-static int run_steps(Executable *x, Frame *f, PyObject *const *inputs, PyThreadState **saved)
+int run_steps(Executable *x, Frame *f, PyObject *const *inputs, PyThreadState **saved)
 {
     for (int i = 0; i < x->n_steps; i++) {
         Step *s = &x->steps[i];
         int status = 0;
         switch (s->kind) {
         case S_LAUNCH:
-            status = launch(f, s, saved);
+            status = launch(x, f, s, inputs, saved);
             break;
         case S_CALL:
-            status = call_step(x, f, s, inputs, saved);
+            status = f->trace ? trace_call(x, f, s, inputs, saved)
+                              : call_step(x, f, s, inputs, saved);
             break;
         case S_ALLOC:
-            status = frame_alloc(x, f, s->tensor);
+            if (!f->handles[s->tensor])  /* a recording writes to the call's own outputs */
+                status = frame_alloc(x, f, s->tensor);
+            break;
+        case S_GRID:
+            status = grid_launch(x, f, s);
             break;
         case S_VIEW:
-            status = view(x, f, s, inputs, saved);
+            status = make_view(x, f, s, inputs, saved);
             break;
         case S_DROP:
             if (s->tensor >= x->n_inputs && x->specs[s->tensor].place != ARENA)
@@ -182,27 +207,53 @@ static int bump_versions(Executable *x, PyObject *const *inputs)
     return done ? 0 : -1;
 }
 
-static PyObject *executable_call(PyObject *self, PyObject *const *inputs, size_t nargsf,
-                                 PyObject *kwnames)
+/* What kernels wrote to the copies of inputs goes where the user sees it. */
+static int copy_back(Executable *x, Frame *f, PyObject *const *inputs)
 {
-    Executable *x = (Executable *)self;
-    Py_ssize_t n = PyVectorcall_NARGS(nargsf);
-    if (n != x->n_inputs || (kwnames && PyTuple_GET_SIZE(kwnames)))
-        return PyErr_Format(PyExc_TypeError, "expected %d tensors, got %zd%s", x->n_inputs, n,
-                            kwnames ? " and keywords" : "");
-    Frame *f = frame_take(x, torch.inference_mode());
-    if (!f)
-        return NULL;
-    Py_INCREF(self);  /* an operator written in Python may drop the caller's last reference */
-    PyObject *result = NULL;
+    for (int i = 0; i < x->n_mutated; i++) {
+        int n = x->mutated[i];
+        if (f->owned[n] &&
+            (!torch.copy || torch.copy(handle_of(inputs[n]), f->handles[n], 0))) {
+            PyErr_Format(torch.internal_error, "input %d could not be written", n);
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int run(Executable *x, Frame *f, PyObject *const *inputs)
+{
+    if (bind_inputs(x, f, inputs) < 0)
+        return -1;
+    int done = x->graphs ? graph_call(x, f, inputs) : 0;
+    if (done)
+        return done < 0 ? -1 : 0;
+    if (frame_arena(x, f) < 0)
+        return -1;
     PyThreadState *saved = NULL;
+    int status = run_steps(x, f, inputs, &saved);
+    take_gil(&saved);
+    return status == 0 && f->cloned ? copy_back(x, f, inputs) : status;
+}
+
+/* inputs: constants included. */
+static PyObject *call(Executable *x, PyObject *const *inputs)
+{
+    void *before = NULL;
+    int code = x->device >= 0 ? cuda_enter(x->device, &before) : 0;
+    if (code)
+        return cuda_raise(code, "entering the device"), NULL;
+    Frame *f = frame_take(x, torch.inference_mode());
+    if (!f) {
+        cuda_leave(before);
+        return NULL;
+    }
+    Py_INCREF(x);  /* an operator written in Python may drop the caller's last reference */
+    PyObject *result = NULL;
     Guard guard = {0, 0};
     if (x->guarded)
         guard = guard_enter();
-    int status = bind_inputs(x, f, inputs);
-    if (status == 0)
-        status = run_steps(x, f, inputs, &saved);
-    take_gil(&saved);
+    int status = run(x, f, inputs);
     if (x->guarded)
         guard_leave(guard);
     if (status == 0 && x->n_mutated)
@@ -217,8 +268,31 @@ static PyObject *executable_call(PyObject *self, PyObject *const *inputs, size_t
         frame_give(x, f);
         PyErr_Restore(type, value, trace);
     }
+    cuda_leave(before);
     x->n_calls++;
-    Py_DECREF(self);
+    Py_DECREF(x);
+    return result;
+}
+
+static PyObject *executable_call(PyObject *self, PyObject *const *inputs, size_t nargsf,
+                                 PyObject *kwnames)
+{
+    Executable *x = (Executable *)self;
+    int n = (int)PyVectorcall_NARGS(nargsf), wanted = x->n_inputs - x->n_constants;
+    if (n != wanted || (kwnames && PyTuple_GET_SIZE(kwnames)))
+        return PyErr_Format(PyExc_TypeError, "expected %d tensors, got %d%s", wanted, n,
+                            kwnames ? " and keywords" : "");
+    if (!x->n_constants)
+        return call(x, inputs);
+    PyObject *known = constants_for(x, inputs);
+    if (!known)
+        return NULL;
+    PyObject *all[x->n_inputs];
+    memcpy(all, inputs, (size_t)n * sizeof *all);
+    for (int i = 0; i < x->n_constants; i++)
+        all[n + i] = PyTuple_GET_ITEM(known, i);
+    PyObject *result = call(x, all);
+    Py_DECREF(known);
     return result;
 }
 
@@ -227,14 +301,18 @@ static PyObject *executable_call(PyObject *self, PyObject *const *inputs, size_t
 static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *program, *specs, *steps, *outputs, *mutated, *settle, *view_, *bump;
-    int n_inputs, n_groups, verify;
+    PyObject *frozen = NULL, *source = NULL;
+    int n_inputs, n_groups, verify, device, arena_type, arena_device, n_constants = 0;
     long long arena;
     if (!torch.tensor_type)
         return PyErr_Format(PyExc_RuntimeError, "init was not called");
-    if (!PyArg_ParseTuple(args, "OiiLO!O!O!O!OOOp", &program, &n_inputs, &n_groups, &arena,
-                          &PyTuple_Type, &specs, &PyTuple_Type, &steps, &PyTuple_Type, &outputs,
-                          &PyTuple_Type, &mutated, &settle, &view_, &bump, &verify))
+    if (!PyArg_ParseTuple(args, "OiiL(iii)O!O!O!O!OOOp|iO!O", &program, &n_inputs, &n_groups, &arena,
+                          &device, &arena_type, &arena_device, &PyTuple_Type, &specs, &PyTuple_Type, &steps, &PyTuple_Type, &outputs,
+                          &PyTuple_Type, &mutated, &settle, &view_, &bump, &verify, &n_constants,
+                          &PyTuple_Type, &frozen, &source))
         return NULL;
+    if (n_constants < 0 || (n_constants && !source))
+        return PyErr_Format(PyExc_ValueError, "%d constants from nowhere", n_constants);
     Executable *x = (Executable *)type->tp_alloc(type, 0);
     if (!x)
         return NULL;
@@ -247,8 +325,12 @@ static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kw
     x->n_inputs = n_inputs;
     x->n_groups = n_groups;
     x->arena_bytes = arena;
+    x->device = device;
+    x->arena_type = arena_type;
+    x->arena_device = arena_device;
     x->verify = verify;
-    if (build_rows(x, specs, steps, outputs, mutated) < 0) {
+    if ((n_constants && constants_init(x, n_constants, frozen, source) < 0) ||
+        build_rows(x, specs, steps, outputs, mutated) < 0) {
         Py_DECREF(x);
         return NULL;
     }
@@ -265,6 +347,13 @@ static PyObject *executable_trim(PyObject *self, PyObject *unused)
     pthread_mutex_unlock(&x->mutex);
     if (f)
         frame_free(x, f);
+    graphs_drop(x);
+    Py_RETURN_NONE;
+}
+
+static PyObject *executable_forget(PyObject *self, PyObject *unused)
+{
+    constants_forget((Executable *)self);
     Py_RETURN_NONE;
 }
 
@@ -275,6 +364,10 @@ static int executable_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(x->settle);
     Py_VISIT(x->view);
     Py_VISIT(x->bump);
+    Py_VISIT(x->explain);
+    Py_VISIT(x->source);
+    Py_VISIT(x->known);
+    return graphs_visit(x, visit, arg);
     return 0;
 }
 
@@ -282,6 +375,9 @@ static void executable_dealloc(PyObject *self)
 {
     Executable *x = (Executable *)self;
     PyObject_GC_UnTrack(self);
+    if (x->weak)
+        PyObject_ClearWeakRefs(self);
+    graphs_free(x);
     if (x->specs && x->pools)
         pools_clear(x);
     if (x->idle)
@@ -291,6 +387,8 @@ static void executable_dealloc(PyObject *self)
     Py_CLEAR(x->settle);
     Py_CLEAR(x->view);
     Py_CLEAR(x->bump);
+    Py_CLEAR(x->explain);
+    constants_free(x);
     pthread_mutex_destroy(&x->mutex);
     Py_TYPE(self)->tp_free(self);
 }
@@ -311,14 +409,36 @@ static PyObject *get_counts(PyObject *self, void *unused)
     return Py_BuildValue("KK", (unsigned long long)x->n_calls, (unsigned long long)x->n_reused);
 }
 
+static PyObject *get_explain(PyObject *self, void *unused)
+{
+    PyObject *explain = ((Executable *)self)->explain;
+    return Py_NewRef(explain ? explain : Py_None);
+}
+
+static int set_explain(PyObject *self, PyObject *value, void *unused)
+{
+    Executable *x = (Executable *)self;
+    Py_XSETREF(x->explain, value && value != Py_None ? Py_NewRef(value) : NULL);
+    return 0;
+}
+
 static PyMethodDef executable_methods[] = {
     {"trim", executable_trim, METH_NOARGS, "Give back the memory kept between calls."},
+    {"forget", executable_forget, METH_NOARGS, "Ask for the constants again at the next call."},
+    {"graphs_on", graphs_on, METH_VARARGS, "Allow CUDA graphs, recorded by a callable."},
+    {"graphs_keep", graphs_keep, METH_O, "Drop all graphs but the n that were used last."},
+    {"graphs_off", graphs_off, METH_O, "Run as a launch list from now on, and why."},
+    {"prepare", graph_prepare, METH_VARARGS, "Begin a graph of the call that asked for one."},
+    {"trace", graph_trace, METH_NOARGS, "Run the launch list into the stream being captured."},
+    {"adopt", graph_adopt, METH_O, "Make what was traced and captured callable."},
     {NULL},
 };
 
 static PyGetSetDef executable_getset[] = {
     {"driver", get_driver, NULL, "\"native\"", NULL},
     {"program", get_program, NULL, "The Program that this runs.", NULL},
+    {"explain", get_explain, set_explain, "Raises eager's error when a kernel fails.", NULL},
+    {"graphs", graphs_get, NULL, "What is recorded: one tuple per graph, or why nothing is.", NULL},
     {"counts", get_counts, NULL, "(calls, outputs placed in pooled memory)", NULL},
     {NULL},
 };
@@ -330,6 +450,7 @@ static PyTypeObject executable_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "A compiled launch list. Called with its input tensors; gives a tuple of outputs.",
     .tp_vectorcall_offset = offsetof(Executable, vectorcall),
+    .tp_weaklistoffset = offsetof(Executable, weak),
     .tp_call = PyVectorcall_Call,
     .tp_new = executable_new,
     .tp_dealloc = executable_dealloc,
@@ -343,6 +464,14 @@ static PyMethodDef module_methods[] = {
     {"describe", torch_describe, METH_O, "A tensor as the driver reads it (self-test)."},
     {"make", torch_make, METH_VARARGS, "A fresh uint8 tensor (self-test)."},
     {"calibrate", torch_calibrate, METH_VARARGS, "Learn how owners of a storage are counted."},
+    {"cuda_init", cuda_init, METH_VARARGS, "Find the CUDA driver's entry points."},
+    {"cuda_load", cuda_load, METH_VARARGS, "A kernel of a cubin."},
+    {"capture_begin", capture_begin, METH_O, "Capture torch's current stream of a device."},
+    {"capture_end", capture_end, METH_O, "The graph that was captured; 0 if it is no graph."},
+    {"capture_drop", capture_drop, METH_O, "Release a graph that nothing adopted."},
+    {"graph_totals", graph_totals, METH_NOARGS, "What the graphs of this process hold."},
+    {"graph_evict", graph_evict, METH_NOARGS, "Drop the graph that was not used for longest."},
+    {"held", memory_held, METH_NOARGS, "Bytes kept between calls."},
     {NULL},
 };
 

@@ -12,6 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "_cuda.h"
+
 /* An AtenTensorHandle: the address of an at::Tensor, which is one word that points to the
  * TensorImpl. A Python tensor holds such a word, so its address serves as a borrowed handle. */
 typedef void *Handle;
@@ -36,6 +38,7 @@ typedef struct Torch {
     int32_t (*new_handle)(Handle, Handle *);
     int32_t (*delete_handle)(Handle);
     int32_t (*clone_strided)(Handle, Handle *);
+    int32_t (*copy)(Handle, Handle, int32_t);  /* may be missing */
     int32_t (*is_defined)(Handle, bool *);
     bool (*grad_enabled)(void);
     void (*set_grad_enabled)(bool);
@@ -57,7 +60,12 @@ typedef struct Torch {
     int (*omp_thread_num)(void);
     int (*omp_num_threads)(void);
     void (*gomp_parallel)(void (*)(void *), void *, unsigned, unsigned);
-    int32_t (*into[4])(void);             /* mm, bmm, addmm, baddbmm, writing to a given tensor */
+    void *(*context)(void);               /* torch's settings, and what asks for each of them */
+    uint8_t (*settings[11])(const void *);
+    int (*precision)(const void *, int, int);
+    /* mm, bmm, addmm, baddbmm, writing to a given tensor, on the CPU and on CUDA; then CUDA's
+     * addmm with relu or gelu behind it, twice the same function, which makes its result */
+    int32_t (*into[10])(void);
 
     PyObject *wrap_stolen;                /* slower way to make a Python tensor of a handle */
     PyTypeObject *tensor_type;
@@ -73,6 +81,9 @@ typedef struct Torch {
 } Torch;
 
 extern Torch torch;
+
+/* The settings that change which kernels operators choose, as one number. */
+uint64_t torch_settings(void);
 
 PyObject *torch_init(PyObject *self, PyObject *args);
 PyObject *torch_describe(PyObject *self, PyObject *tensor);
@@ -122,11 +133,14 @@ typedef struct {
     int64_t offset;       /* elements */
     int64_t bytes;        /* of the span that sizes and strides address */
     int64_t itemsize;
+    int32_t device_type;  /* torch's code */
+    int device;
     int group;            /* tensors of one group have equal dtype, sizes and strides */
     char output;          /* escapes the call */
     char pointer;         /* a kernel wants its address */
     char handle;          /* an arena tensor that needs a tensor object */
     char scratch;         /* made by R_INTO and not returned: its memory is used again */
+    char aligned;         /* a GPU kernel relies on an address that is a multiple of 16 */
 } Spec;
 
 /* One operator argument. */
@@ -142,8 +156,9 @@ typedef struct Arg {
     Py_ssize_t length;
 } Arg;
 
-enum step_kind { S_ALLOC, S_VIEW, S_LAUNCH, S_CALL, S_DROP };
+enum step_kind { S_ALLOC, S_VIEW, S_LAUNCH, S_CALL, S_DROP, S_GRID };
 enum route { R_PYTHON, R_SHIM, R_INTO };
+#define INTO_ACTIVATION 8  /* Torch.into from here on: with relu, with gelu */
 
 typedef struct {
     int kind;
@@ -156,6 +171,12 @@ typedef struct {
     int64_t extent, grain;
     int busy;             /* long enough that other threads should get the interpreter */
     PyObject *name;       /* LAUNCH: function; CALL: operator */
+    /* GRID: name, args and n_args as LAUNCH */
+    void *grid;           /* the kernel */
+    unsigned blocks, threads, shared;
+    int n_params;         /* more than n_args: the rest are null */
+    int device;
+    int *by_value;        /* by argument: the size of a number that the kernel takes itself, or 0 */
     /* CALL */
     int route, into;
     const char *op, *overload;
@@ -183,6 +204,10 @@ typedef struct Frame {
     void **gather;        /* pointer array of one launch */
     uint64_t *stack;      /* of one dispatcher call */
     Handle *spare;        /* SPARES by group: dropped tensors that nobody else holds */
+    void *stream;         /* CUDA: torch's current one; the frame's memory belongs to it */
+    char capturing;       /* CUDA: into a graph of the user's: keep nothing of it */
+    int cloned;           /* inputs that kernels cannot read where they are, and so were copied */
+    struct Instance *trace;  /* CUDA: what is being recorded, or NULL */
 } Frame;
 
 #define SPARES 4
@@ -198,11 +223,19 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
+    PyObject *weak;
     PyObject *program;
     PyObject *settle;     /* (op, tensor, number) -> the tensor in its promised layout */
     PyObject *view;       /* (source tensor, number, source number) -> a view that torch tracks */
     PyObject *bump;       /* (list of tensors) -> None: advances their version counters */
-    int n_inputs, n_tensors, n_steps, n_outputs, n_groups, n_mutated, verify, guarded;
+    PyObject *explain;    /* (*inputs): raises what eager raises; NULL if nobody can */
+    PyObject *source;     /* (*inputs) -> the constants that belong to them; NULL if there are none */
+    PyObject *known;      /* what it gave last, or NULL */
+    PyObject **witness;   /* the frozen inputs of that call, borrowed */
+    int *frozen;          /* their positions */
+    int n_frozen, n_constants;
+    int n_inputs;         /* constants included: they follow what the call is given */
+    int n_tensors, n_steps, n_outputs, n_groups, n_mutated, verify, guarded;
     int max_args, max_stack;
     int64_t arena_bytes;
     Spec *specs;
@@ -210,6 +243,10 @@ typedef struct {
     int *outputs;         /* -1: None */
     int *mutated;
     Pool *pools;          /* by tensor number; used for large outputs only */
+    int device;           /* the CUDA device, -1 if there is none; of several, the arena's or any */
+    int32_t arena_type;   /* torch's code of the arena's device type */
+    int arena_device;
+    struct Graphs *graphs;  /* or NULL: always as a launch list */
     Frame *idle;
     pthread_mutex_t mutex;
     uint64_t n_calls, n_reused;
@@ -224,6 +261,11 @@ Handle frame_scratch(Executable *x, Frame *f, int n);
 void frame_drop(Executable *x, Frame *f, int n);
 PyObject *frame_object(Frame *f, PyObject *const *inputs, int n_inputs, int n);
 void pools_clear(Executable *x);
+PyObject *memory_held(PyObject *self, PyObject *unused);
+Frame *frame_new(Executable *x, int inference);
+int frame_arena(Executable *x, Frame *f);  /* make it, if there is to be one */
+void frame_shed(Executable *x, Frame *f);  /* give it back */
+Handle spec_tensor(const Spec *s);         /* a fresh tensor, or NULL */
 void allocation_failed(Spec *s);
 
 /* Note where a kernel finds tensor n; 0 if no kernel wants it, -1 with an exception on failure. */
@@ -249,7 +291,46 @@ static inline void leave_gil(PyThreadState **saved)
 int args_parse(PyObject *rows, Arg **out, int *n);
 void args_free(Arg *args, int n);
 
+/* constants.c */
+int constants_init(Executable *x, int n, PyObject *frozen, PyObject *source);
+void constants_forget(Executable *x);
+void constants_free(Executable *x);
+PyObject *constants_for(Executable *x, PyObject *const *given);  /* a tuple, new reference */
+
+/* cuda.c */
+int grid_launch(Executable *x, Frame *f, Step *s);
+int grid_parse(Executable *x, PyObject *row, Step *s);
+void cuda_out_of_memory(int64_t bytes);
+PyObject *cuda_init(PyObject *self, PyObject *args);
+PyObject *cuda_load(PyObject *self, PyObject *args);
+
+/* driver.c */
+int bind_inputs(Executable *x, Frame *f, PyObject *const *inputs);
+int run_steps(Executable *x, Frame *f, PyObject *const *inputs, PyThreadState **saved);
+int make_view(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved);
+
+/* graph.c: run the call as a CUDA graph. 1: done; 0: run the launch list; -1 with an exception */
+int graph_call(Executable *x, Frame *f, PyObject *const *inputs);
+int trace_launch(Executable *x, Frame *f, Step *s, void **params);
+int trace_call(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved);
+void graphs_free(Executable *x);
+void graphs_drop(Executable *x);
+int graphs_visit(Executable *x, visitproc visit, void *arg);
+PyObject *graphs_on(PyObject *self, PyObject *args);
+PyObject *graphs_off(PyObject *self, PyObject *reason);
+PyObject *graphs_keep(PyObject *self, PyObject *number);
+PyObject *graphs_get(PyObject *self, void *unused);
+PyObject *graph_prepare(PyObject *self, PyObject *args);
+PyObject *graph_trace(PyObject *self, PyObject *unused);
+PyObject *graph_adopt(PyObject *self, PyObject *graph);
+PyObject *graph_totals(PyObject *self, PyObject *unused);
+PyObject *graph_evict(PyObject *self, PyObject *unused);
+PyObject *capture_begin(PyObject *self, PyObject *device);
+PyObject *capture_end(PyObject *self, PyObject *device);
+PyObject *capture_drop(PyObject *self, PyObject *graph);
+
 /* build.c */
+int *numbers(PyObject *row, int *n, int low, int high);
 int build_rows(Executable *x, PyObject *specs, PyObject *steps, PyObject *outputs,
                PyObject *mutated);
 void free_rows(Executable *x);

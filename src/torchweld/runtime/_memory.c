@@ -19,7 +19,19 @@
 #define LARGE ((int64_t)2 << 20)
 #define POOL_LIMIT ((int64_t)1 << 30)
 
-static int64_t pooled;  /* bytes held by all pools of the process */
+static int64_t pooled;     /* bytes held by all pools of the process */
+static int64_t arenas[2];  /* bytes of all arenas: on CPUs, on GPUs */
+
+static int on_cuda(int32_t device_type)
+{
+    return cuda.ready && device_type == cuda.type;
+}
+
+/* held() -> (bytes of output pools, of arenas on CPUs, of arenas on GPUs) */
+PyObject *memory_held(PyObject *self, PyObject *unused)
+{
+    return Py_BuildValue("LLL", (long long)pooled, (long long)arenas[0], (long long)arenas[1]);
+}
 
 static int64_t pool_limit(void)
 {
@@ -42,8 +54,11 @@ static void want_huge_pages(void *data, int64_t bytes)
 void allocation_failed(Spec *s)
 {
     PyGILState_STATE state = PyGILState_Ensure();
-    PyErr_Format(PyExc_RuntimeError, "could not allocate a tensor of %lld bytes",
-                 (long long)(s ? s->bytes : 0));
+    if (s && cuda.ready && s->device_type == cuda.type)
+        cuda_out_of_memory(s->bytes);
+    else
+        PyErr_Format(PyExc_RuntimeError, "could not allocate a tensor of %lld bytes",
+                     (long long)(s ? s->bytes : 0));
     PyGILState_Release(state);
 }
 
@@ -51,24 +66,30 @@ void allocation_failed(Spec *s)
  * call left right values there. */
 #define POISON 0xff
 
-static int poison(Handle h, int64_t bytes)
+static int poison(Frame *f, void *data, int64_t bytes, int32_t device_type)
 {
-    void *data;
     if (bytes <= 0)
         return 0;
-    if (torch.get_data_ptr(h, &data))
-        return -1;
+    if (on_cuda(device_type))
+        return cuda.fill((uint64_t)(uintptr_t)data, POISON, (size_t)bytes, f->stream) ? -1 : 0;
     memset(data, POISON, (size_t)bytes);
     return 0;
 }
 
-static Handle new_tensor(const Spec *s)
+static int poison_tensor(Frame *f, const Spec *s, Handle h)
+{
+    void *data;
+    return torch.get_data_ptr(h, &data) ? -1 : poison(f, data, s->bytes, s->device_type);
+}
+
+Handle spec_tensor(const Spec *s)
 {
     Handle h;
-    if (torch.empty_strided(s->ndim, s->sizes, s->strides, s->dtype, torch.cpu, 0, &h))
+    if (torch.empty_strided(s->ndim, s->sizes, s->strides, s->dtype, s->device_type, s->device,
+                            &h))
         return NULL;
     void *data;
-    if (s->bytes >= LARGE && torch.get_data_ptr(h, &data) == 0)
+    if (s->bytes >= LARGE && s->device_type == torch.cpu && torch.get_data_ptr(h, &data) == 0)
         want_huge_pages(data, s->bytes);
     return h;
 }
@@ -76,13 +97,15 @@ static Handle new_tensor(const Spec *s)
 static int make_arena(Executable *x, Frame *f)
 {
     int64_t stride = 1;
-    if (torch.empty_strided(1, &x->arena_bytes, &stride, torch.u8, torch.cpu, 0, &f->arena))
+    if (torch.empty_strided(1, &x->arena_bytes, &stride, torch.u8, x->arena_type, x->arena_device,
+                            &f->arena))
         return -1;
     void *data;
     if (torch.get_data_ptr(f->arena, &data))
         return -1;
     f->base = data;
-    if (x->arena_bytes >= LARGE)
+    __atomic_add_fetch(&arenas[on_cuda(x->arena_type)], x->arena_bytes, __ATOMIC_RELAXED);
+    if (x->arena_bytes >= LARGE && x->arena_type == torch.cpu)
         want_huge_pages(data, x->arena_bytes);
     for (int n = 0; n < x->n_tensors; n++) {
         Spec *s = &x->specs[n];
@@ -102,28 +125,60 @@ static void *zeroed(int n, size_t size)
     return PyMem_RawCalloc(n > 0 ? (size_t)n : 1, size);
 }
 
+/* A copy of a tensor that a kernel cannot read where it is. */
+static int realign(Executable *x, Frame *f, int n)
+{
+    Handle copy;
+    if (torch.clone_strided(f->handles[n], &copy)) {
+        allocation_failed(&x->specs[n]);
+        return -1;
+    }
+    if (f->owned[n])
+        torch.delete_handle(f->handles[n]);
+    f->handles[n] = copy;
+    f->owned[n] = 1;
+    f->cloned += n < x->n_inputs;
+    return torch.get_data_ptr(copy, &f->pointers[n]) ? -1 : 0;
+}
+
 int frame_pointer(Executable *x, Frame *f, int n)
 {
-    if (!x->specs[n].pointer || torch.get_data_ptr(f->handles[n], &f->pointers[n]) == 0)
+    Spec *s = &x->specs[n];
+    if (!s->pointer)
         return 0;
+    if (torch.get_data_ptr(f->handles[n], &f->pointers[n]) == 0)
+        return s->aligned && (uintptr_t)f->pointers[n] & 15 ? realign(x, f, n) : 0;
     PyGILState_STATE state = PyGILState_Ensure();
     PyErr_Format(torch.internal_error, "tensor %d has no memory that a kernel could use", n);
     PyGILState_Release(state);
     return -1;
 }
 
+void frame_shed(Executable *x, Frame *f)
+{
+    for (int n = 0; f->handles && f->objects && n < x->n_tensors; n++)
+        if (x->specs[n].place == ARENA) {
+            Py_CLEAR(f->objects[n]);
+            if (f->handles[n])
+                torch.delete_handle(f->handles[n]);
+            f->handles[n] = NULL;
+        }
+    if (f->base)
+        __atomic_sub_fetch(&arenas[on_cuda(x->arena_type)], x->arena_bytes, __ATOMIC_RELAXED);
+    if (f->arena)
+        torch.delete_handle(f->arena);
+    f->arena = NULL;
+    f->base = NULL;
+}
+
 void frame_free(Executable *x, Frame *f)
 {
-    for (int n = 0; f->handles && f->objects && n < x->n_tensors; n++) {
+    frame_shed(x, f);
+    for (int n = 0; f->objects && n < x->n_tensors; n++)
         Py_CLEAR(f->objects[n]);
-        if (x->specs[n].place == ARENA && f->handles[n])
-            torch.delete_handle(f->handles[n]);
-    }
     for (int g = 0; f->spare && g < x->n_groups * SPARES; g++)
         if (f->spare[g])
             torch.delete_handle(f->spare[g]);
-    if (f->arena)
-        torch.delete_handle(f->arena);
     void *arrays[] = {f->handles, f->owned, f->objects, f->pointers,
                       f->gather, f->stack,   f->spare};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
@@ -131,7 +186,7 @@ void frame_free(Executable *x, Frame *f)
     PyMem_RawFree(f);
 }
 
-static Frame *frame_new(Executable *x, int inference)
+Frame *frame_new(Executable *x, int inference)
 {
     Frame *f = zeroed(1, sizeof *f);
     if (!f)
@@ -146,39 +201,62 @@ static Frame *frame_new(Executable *x, int inference)
     f->stack = zeroed(x->max_stack, sizeof *f->stack);
     f->spare = zeroed(x->n_groups * SPARES, sizeof *f->spare);
     if (!f->handles || !f->owned || !f->objects || !f->pointers || !f->gather || !f->stack ||
-        !f->spare || (x->arena_bytes > 0 && make_arena(x, f) < 0)) {
+        !f->spare) {
         frame_free(x, f);
         return NULL;
     }
     return f;
 }
 
+int frame_arena(Executable *x, Frame *f)
+{
+    if (x->arena_bytes <= 0)
+        return 0;
+    if (!f->base && make_arena(x, f) < 0) {
+        Spec all = {.bytes = x->arena_bytes, .device_type = x->arena_type};
+        allocation_failed(&all);
+        return -1;
+    }
+    return x->verify ? poison(f, f->base, x->arena_bytes, x->arena_type) : 0;
+}
+
+/* Memory that the current stream may use: kept frames of other streams are not it, as theirs may
+ * still be in use there; nor is anything kept that belongs to a graph that the user captures. */
 Frame *frame_take(Executable *x, int inference)
 {
+    void *stream = NULL;
+    int capturing = 0;
+    if (x->device >= 0 && cuda.current_stream(x->device, &stream))
+        return PyErr_Format(PyExc_RuntimeError, "no current CUDA stream"), NULL;
+    if (stream && cuda.is_capturing(stream, &capturing))
+        capturing = 0;
     pthread_mutex_lock(&x->mutex);
-    Frame *f = x->idle;
-    x->idle = NULL;
+    Frame *f = capturing ? NULL : x->idle;
+    if (f)
+        x->idle = NULL;
     pthread_mutex_unlock(&x->mutex);
-    if (f && f->inference != inference) {
+    if (f && (f->inference != inference || f->stream != stream)) {
         frame_free(x, f);
         f = NULL;
     }
     if (!f && !(f = frame_new(x, inference)))
-        PyErr_Format(PyExc_RuntimeError, "could not allocate %lld bytes for intermediate results",
-                     (long long)x->arena_bytes);
-    if (x->verify && f && f->base)
-        memset(f->base, POISON, (size_t)x->arena_bytes);
+        PyErr_NoMemory();
+    if (f) {
+        f->stream = stream;
+        f->capturing = (char)capturing;
+    }
     return f;
 }
 
 /* End of a call: release what it made, keep the frame for the next one. */
 void frame_give(Executable *x, Frame *f)
 {
-    for (int n = x->n_inputs; n < x->n_tensors; n++)
-        if (x->specs[n].place != ARENA)
+    for (int n = f->cloned ? 0 : x->n_inputs; n < x->n_tensors; n++)
+        if (x->specs[n].place != ARENA && (n >= x->n_inputs || f->owned[n]))
             frame_drop(x, f, n);
+    f->cloned = 0;
     pthread_mutex_lock(&x->mutex);
-    Frame *spare = x->idle ? f : NULL;
+    Frame *spare = x->idle || f->capturing ? f : NULL;
     if (!spare)
         x->idle = f;
     pthread_mutex_unlock(&x->mutex);
@@ -238,14 +316,14 @@ int frame_alloc(Executable *x, Frame *f, int n)
 {
     Spec *s = &x->specs[n];
     Handle h;
-    if (s->output && s->bytes >= LARGE && torch.storage_word) {
+    if (s->output && s->bytes >= LARGE && torch.storage_word && s->device_type == torch.cpu) {
         pthread_mutex_lock(&x->mutex);
         h = reuse(x, n, f->inference);
-        if (!h && (h = new_tensor(s)))
+        if (!h && (h = spec_tensor(s)))
             hold(x, n, h, f->inference);
         pthread_mutex_unlock(&x->mutex);
     } else {
-        h = new_tensor(s);
+        h = spec_tensor(s);
     }
     if (!h) {
         allocation_failed(s);
@@ -253,7 +331,7 @@ int frame_alloc(Executable *x, Frame *f, int n)
     }
     f->handles[n] = h;
     f->owned[n] = 1;
-    if (x->verify && poison(h, s->bytes) < 0) {
+    if (x->verify && poison_tensor(f, s, h) < 0) {
         allocation_failed(s);
         return -1;
     }
@@ -272,7 +350,7 @@ Handle frame_scratch(Executable *x, Frame *f, int n)
             f->handles[n] = *slot;
             *slot = NULL;
             f->owned[n] = 1;
-            if (x->verify && poison(f->handles[n], s->bytes) < 0) {
+            if (x->verify && poison_tensor(f, s, f->handles[n]) < 0) {
                 allocation_failed(s);
                 return NULL;
             }
@@ -310,7 +388,7 @@ void frame_drop(Executable *x, Frame *f, int n)
 /* A Python tensor of a number, borrowed from the inputs or from the frame. Needs the GIL. */
 PyObject *frame_object(Frame *f, PyObject *const *inputs, int n_inputs, int n)
 {
-    if (n < n_inputs)
+    if (n < n_inputs && !f->owned[n])
         return inputs[n];
     if (!f->objects[n]) {
         Handle copy;

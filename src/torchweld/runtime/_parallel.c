@@ -29,8 +29,9 @@ static void part(void *data)
     int64_t each = job->extent / n, more = job->extent % n;
     int64_t begin = t * each + (t < more ? t : more);
     int64_t end = begin + each + (t < more);
-    if (begin < end && job->kernel(job->pointers, begin, end))
-        __atomic_store_n(&job->status, 1, __ATOMIC_RELAXED);
+    int32_t status = begin < end ? job->kernel(job->pointers, begin, end) : 0;
+    if (status)
+        __atomic_fetch_or(&job->status, status, __ATOMIC_RELAXED);
 }
 
 int32_t run_kernel(Kernel kernel, void *const *pointers, int64_t extent, int64_t grain)

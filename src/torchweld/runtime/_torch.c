@@ -40,6 +40,7 @@ static const Row ROWS[] = {
      * value the callee may move out of it, which leaves a handle that is still right to delete. */
     MAY(wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE", "_Z16THPVariable_WrapON2at10TensorBaseE",
         "_Z16THPVariable_WrapN2at10TensorBaseE"),
+    MAY(copy, "aoti_torch_copy_"),
     MAY(call, "aoti_torch_call_dispatcher"),
     MAY(new_list, "torch_new_list_reserve_size"),
     MAY(push_back, "torch_list_push_back"),
@@ -53,10 +54,29 @@ static const Row ROWS[] = {
     MAY(omp_thread_num, "omp_get_thread_num"),
     MAY(omp_num_threads, "omp_get_num_threads"),
     MAY(gomp_parallel, "GOMP_parallel"),
+    MAY(context, "_ZN2at13globalContextEv"),
+    MAY(settings[0], "_ZNK2at7Context23deterministicAlgorithmsEv"),
+    MAY(settings[1], "_ZNK2at7Context18deterministicCuDNNEv"),
+    MAY(settings[2], "_ZNK2at7Context14benchmarkCuDNNEv"),
+    MAY(settings[3], "_ZNK2at7Context16userEnabledCuDNNEv"),
+    MAY(settings[4], "_ZNK2at7Context19userEnabledFlashSDPEv"),
+    MAY(settings[5], "_ZNK2at7Context18userEnabledMathSDPEv"),
+    MAY(settings[6], "_ZNK2at7Context26userEnabledMemEfficientSDPEv"),
+    MAY(settings[7], "_ZNK2at7Context19userEnabledCuDNNSDPEv"),
+    MAY(settings[8], "_ZNK2at7Context24allowFP16ReductionCuBLASEv"),
+    MAY(settings[9], "_ZNK2at7Context24allowBF16ReductionCuBLASEv"),
+    MAY(settings[10], "_ZNK2at7Context27allowFP16AccumulationCuBLASEv"),
+    MAY(precision, "_ZNK2at7Context16float32PrecisionENS_14Float32BackendENS_9Float32OpE"),
     MAY(into[0], "aoti_torch_cpu_mm_out"),
     MAY(into[1], "aoti_torch_cpu_bmm_out"),
     MAY(into[2], "aoti_torch_cpu_addmm_out"),
     MAY(into[3], "aoti_torch_cpu_baddbmm_out"),
+    MAY(into[4], "aoti_torch_cuda_mm_out"),
+    MAY(into[5], "aoti_torch_cuda_bmm_out"),
+    MAY(into[6], "aoti_torch_cuda_addmm_out"),
+    MAY(into[7], "aoti_torch_cuda_baddbmm_out"),
+    MAY(into[8], "aoti_torch_cuda__addmm_activation"),
+    MAY(into[9], "aoti_torch_cuda__addmm_activation"),
 };
 
 #define N_ROWS ((int)(sizeof ROWS / sizeof *ROWS))
@@ -126,8 +146,8 @@ PyObject *torch_init(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!O!OKO!OOp", &PyTuple_Type, &paths, &PyType_Type, &type, &sample,
                           &impl, &PyTuple_Type, &keys, &stolen, &internal, &huge))
         return NULL;
-    void *libraries[4] = {NULL};
-    int n = (int)PyTuple_GET_SIZE(paths) < 4 ? (int)PyTuple_GET_SIZE(paths) : 4;
+    void *libraries[8] = {NULL};
+    int n = (int)PyTuple_GET_SIZE(paths) < 8 ? (int)PyTuple_GET_SIZE(paths) : 8;
     for (int i = 0; i < n; i++) {
         const char *path = PyUnicode_AsUTF8(PyTuple_GET_ITEM(paths, i));
         if (!path)
@@ -159,6 +179,22 @@ PyObject *torch_init(PyObject *self, PyObject *args)
 fail:
     Py_DECREF(missing);
     return NULL;
+}
+
+/* None of these functions throws; those that ask for TF32 by its older name may. The numbers are
+ * CUDA's place in Float32Backend, and CONV's and MATMUL's in Float32Op. */
+uint64_t torch_settings(void)
+{
+    uint64_t word = 0;
+    if (!torch.context)
+        return 0;
+    const void *context = torch.context();
+    for (int i = 0; i < 11; i++)
+        word = word << 3 | (torch.settings[i] ? torch.settings[i](context) & 7 : 0);
+    if (torch.precision)
+        word = word << 6 | (uint64_t)(torch.precision(context, 1, 3) & 7) << 3 |
+               (uint64_t)(torch.precision(context, 1, 1) & 7);
+    return word;
 }
 
 PyObject *torch_wrap(Handle owned)

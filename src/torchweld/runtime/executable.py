@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from torchweld.base.config import Config
-from torchweld.base.errors import InternalError
+from torchweld.base.config import Config, current
+from torchweld.base.errors import BackendError, InternalError
 from torchweld.base.events import emit
-from torchweld.ir.program import Program
-from torchweld.runtime import loader, toolchain
-from torchweld.runtime.native import Native, build, native
-from torchweld.runtime.python_driver import PythonDriver
+from torchweld.ir.program import GridLaunch, Program
+from torchweld.runtime import (
+    cuda,
+    cudagraph,
+    loader,
+    toolchain,
+    triton_interpret,
+    triton_launch,
+    triton_loader,
+)
+from torchweld.runtime.constants import Constants
+from torchweld.runtime.native import build, native, uses_cuda
+from torchweld.runtime.python_driver import Grid, PythonDriver
 from torchweld.runtime.store import Store
+from torchweld.runtime.triton_job import Cubin
+
+if current().interpret:
+    # Now, because capture's FakeTensorMode imports torch._dynamo, which imports triton.
+    triton_interpret.prepare()
 
 
 class Executable(Protocol):
     """What a Program became: call it with its input tensors, get a tuple of its outputs.
 
     driver: "native" or "python". trim() gives back memory that is kept between calls.
+    explain: takes the inputs and raises eager's error; asked when a kernel reports a failure.
     """
+
+    explain: Callable[..., object] | None
 
     @property
     def driver(self) -> str: ...
@@ -42,38 +60,112 @@ def store_for(root: Path | None) -> Store:
     return Store(root)
 
 
-def functions_of(program: Program, cfg: Config, include_dir: Path | None) -> Mapping[str, int]:
-    """Compile and load every artifact; the address of every function that is launched.
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a Program's sources became. functions: the address of every C++ function; cubins: the
+    GPU kernels; interpreted: kernels that Triton's interpreter runs.
+    """
+
+    functions: Mapping[str, int]
+    cubins: Mapping[str, Cubin]
+    interpreted: Mapping[str, Grid]
+
+
+def build_sources(program: Program, cfg: Config, include_dir: Path | None) -> Built:
+    """Compile and load every artifact of a Program.
 
     Errors: BackendError W301, W302.
     """
-    found: dict[str, int] = {}
     store = store_for(cfg.cache_path())
+    kernels = [a for a in program.artifacts if a.lang == "triton"]
+    functions = _functions(program, store, include_dir)
+    if cfg.interpret:
+        triton_interpret.prepare()
+        return Built(functions, {}, triton_interpret.kernels(kernels, include_dir))
+    arch = arch_of(program) if kernels else 0
+    return Built(functions, triton_loader.load(kernels, arch, store, include_dir, cfg.threads), {})
+
+
+def _functions(program: Program, store: Store, include_dir: Path | None) -> dict[str, int]:
+    found: dict[str, int] = {}
     asked = program.meta.get("cxx_flags")
     if asked is not None and not isinstance(asked, (tuple, list)):
         raise InternalError(f"meta['cxx_flags'] is {asked!r}, not a tuple of flags")
     flags = toolchain.all_flags(None if asked is None else tuple(str(f) for f in asked))
     for artifact in program.artifacts:
-        if artifact.lang != "cpp":
+        if artifact.lang == "cpp":
+            library = loader.load(artifact.source, flags, include_dir, store)
+            found.update((name, library.address(name)) for name in artifact.functions)
+        elif artifact.lang != "triton":
             raise InternalError(f"no loader for {artifact.lang!r} artifacts")
-        library = loader.load(artifact.source, flags, include_dir, store)
-        found.update((name, library.address(name)) for name in artifact.functions)
     return found
 
 
-def make_executable(program: Program, cfg: Config, include_dir: Path | None) -> Executable:
+def cuda_devices(program: Program) -> tuple[int, ...]:
+    """The devices on which the Program launches kernels, in order."""
+    used = {program.tensors[n].device for s in program.steps if isinstance(s, GridLaunch)
+            for n in s.args}  # fmt: skip
+    return tuple(sorted(torch.device(d).index or 0 for d in used if d.startswith("cuda")))
+
+
+def arch_of(program: Program) -> int:
+    """The compute capability that the kernels are compiled for, 90 for 9.0.
+
+    Errors: BackendError W302 if the Program's devices differ in it.
+    """
+    found = {torch.cuda.get_device_capability(i) for i in cuda_devices(program)}
+    if len(found) != 1:
+        raise BackendError("W302", f"kernels for GPUs of capabilities {sorted(found)} in one graph")
+    ((major, minor),) = found
+    return major * 10 + minor
+
+
+def reference(
+    program: Program, built: Built, verify: bool, constants: Constants | None = None
+) -> PythonDriver:
+    """The Program on the Python driver. Errors: BackendError W302 if a kernel does not load."""
+    grids: Mapping[str, Grid] = built.interpreted
+    if built.cubins:
+        kernels = [a for a in program.artifacts if a.lang == "triton"]
+        grids = triton_launch.kernels(kernels, built.cubins, cuda_devices(program))
+    return PythonDriver(program, built.functions, verify, constants, grids=grids)
+
+
+def make_executable(
+    program: Program,
+    cfg: Config,
+    include_dir: Path | None,
+    static: frozenset[int] = frozenset(),
+    graphs: bool | None = None,
+) -> Executable:
     """The Program, ready to be called, on the driver that `cfg.driver` names.
 
-    `include_dir`: where the sources' own headers are; it is part of the cache key by content.
+    `include_dir`: where the sources' own headers and the kernels' prelude are; it is part of the
+    cache keys by content. Interpreted kernels run on the Python driver only.
+    `static`: positions of inputs whose memory stays where it is (parameters and buffers).
+    `graphs`: CUDA graphs: True also where it is not sure that they pay, False never, None where
+    they pay, unless `cfg.cudagraphs` is off.
     Errors: BackendError W301, W302.
     """
-    functions = functions_of(program, cfg, include_dir)
-    if cfg.driver == "native":
-        driver = native()
-        if isinstance(driver, Native):
-            return build(program, functions, driver, cfg.verify)
-        report_missing(driver)
-    return PythonDriver(program, functions, cfg.verify)
+    built = build_sources(program, cfg, include_dir)
+    constants = None
+    if program.prologue is not None:
+        once = program.prologue.program
+        run = reference(once, build_sources(once, cfg, include_dir), cfg.verify)
+        constants = Constants(program.prologue, run)
+    if cfg.driver == "native" and not built.interpreted:
+        driver, gpu = native(), cuda.cuda() if uses_cuda(program) else None
+        if isinstance(driver, str):
+            report_missing(driver)
+        elif isinstance(gpu, str):
+            report_missing(f"on CUDA: {gpu}")
+        else:
+            made = build(program, built.functions, driver, cfg.verify, constants, built.cubins)
+            if gpu is not None and (cfg.cudagraphs if graphs is None else graphs):
+                wish = cudagraph.Wish(static, bool(graphs), cfg.graphs_limit)
+                cudagraph.enable(made, program, wish)
+            return made
+    return reference(program, built, cfg.verify, constants)
 
 
 @functools.lru_cache(maxsize=8)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,15 +17,18 @@ from torchweld.ir.program import (
     Alloc,
     Call,
     Drop,
+    GridLaunch,
     Launch,
     MakeView,
     Program,
     TensorArg,
     TensorSpec,
 )
-from torchweld.runtime import routes
+from torchweld.runtime import cuda, routes
 from torchweld.runtime.calls import TORCH_DTYPE, promised, resolve
+from torchweld.runtime.constants import Constants
 from torchweld.runtime.python_driver import bump_versions, mutated_inputs, view_offset
+from torchweld.runtime.triton_job import Cubin
 
 try:
     from torchweld.runtime import _driver
@@ -32,9 +36,11 @@ except ImportError as error:  # built without a C compiler
     _driver = None  # type: ignore[assignment]
     _why_missing = str(error)
 
-_PLACES = ("input", "arena", "fresh", "extern", "view")
+_PLACES = {"input": 0, "const": 0, "arena": 1, "fresh": 2, "extern": 3, "view": 4}
 _ALLOC, _VIEW, _LAUNCH, _CALL, _DROP = range(5)
-_LIBRARIES = ("libtorch_cpu.so", "libtorch_python.so", "libc10.so", "libtorch.so")
+_LIBRARIES = (
+    "libtorch_cpu.so", "libtorch_python.so", "libc10.so", "libtorch.so", "libtorch_cuda.so",
+)  # fmt: skip
 # What captured graphs already contain, so that calls must not add it again.
 _KEYS = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor")
 _BUSY_ELEMENTS = 16384
@@ -42,10 +48,13 @@ _BUSY_ELEMENTS = 16384
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """The driver after its self-test: what it cannot do here, and torch's code of every dtype."""
+    """The driver after its self-test: what it cannot do here, and torch's codes of the CPU and of
+    every dtype.
+    """
 
     missing: frozenset[str]
     pooled: bool
+    cpu: int
     codes: Mapping[torch.dtype, int]
 
 
@@ -80,7 +89,7 @@ def _start() -> Native:
     _check_made()
     pooled = _driver.calibrate(sample, sample.untyped_storage()._cdata) is not None
     codes = {d: _driver.describe(torch.empty(0, dtype=d))[1] for d in TORCH_DTYPE.values()}
-    return Native(frozenset(missing), pooled, codes)
+    return Native(frozenset(missing), pooled, _driver.describe(sample)[2], codes)
 
 
 def _stealing_wrap() -> Any:
@@ -127,17 +136,26 @@ class _Rows:
     """The rows of one Program."""
 
     def __init__(
-        self, program: Program, functions: Mapping[str, int], driver: Native, verify: bool
-    ) -> None:
+        self, program: Program, functions: Mapping[str, int], driver: Native, verify: bool,
+        constants: Constants | None, kernels: Mapping[str, cuda.Loaded], gpu: cuda.Cuda | None,
+    ) -> None:  # fmt: skip
         self.program = program
         self.functions = functions
         self.native = driver
         self.verify = verify
+        self.constants = constants
+        self.kernels = kernels
+        self.gpu = gpu
         steps = program.steps
         self._returned = {n for n in program.outputs if n is not None}
         self._pointed = {n for s in steps if isinstance(s, Launch) for n in s.args}
         self._sources = {s.tensor: s.source for s in steps if isinstance(s, MakeView)}
         self._handled = set(self._sources.values())
+        self._aligned = {self.root(n) for n in cuda.aligned(steps, kernels)}
+        if gpu is not None:  # a graph must notice what moves
+            self._pointed |= {n for s in steps if isinstance(s, GridLaunch) for n in s.args}
+            self._pointed |= {self.root(n) for n in self._pointed} | set(range(_given(program)))
+            self._pointed |= {self.root(n) for n in self._returned}
         self._scratch: set[int] = set()
         self._groups: dict[object, int] = {}
         for s in steps:
@@ -151,11 +169,33 @@ class _Rows:
         specs = tuple(self._spec(n, s) for n, s in enumerate(p.tensors))
         # Empty intermediates still need an arena to be tensors in.
         arena = max(p.arena_bytes, 64) if any(s.place == "arena" for s in p.tensors) else 0
-        return _driver.Executable(
-            p, p.n_inputs, len(self._groups), arena, specs, steps,
+        where = self._device(p.arena_device)
+        made = _driver.Executable(
+            p, p.n_inputs, len(self._groups), arena, (self._main_device(), *where), specs, steps,
             tuple(-1 if n is None else n for n in p.outputs), mutated_inputs(p),
             _settler(p, self.verify), _viewer(p), bump_versions, self.verify,
+            p.n_constants, p.prologue.frozen if p.prologue else (), self.constants,
         )  # fmt: skip
+        if self.constants is not None:
+            self.constants.forget = made.forget
+        return made
+
+    def _device(self, name: str) -> tuple[int, int]:
+        """torch's code of a device's type, and its number."""
+        index = cuda.device_index(name)
+        if name == "cpu" or (index >= 0 and self.gpu is not None):
+            return (self.native.cpu, 0) if self.gpu is None or name == "cpu" else (
+                self.gpu.type, index
+            )  # fmt: skip
+        raise InternalError(f"a tensor on {name}")
+
+    def _main_device(self) -> int:
+        """The CUDA device of the Program, -1 if there is none."""
+        if self.gpu is None:
+            return -1
+        arena = cuda.device_index(self.program.arena_device)
+        used = [arena, *(cuda.device_index(s.device) for s in self.program.tensors)]
+        return next((i for i in used if i >= 0), -1)
 
     def root(self, n: int) -> int:
         """The tensor whose memory this one is a view of."""
@@ -173,13 +213,12 @@ class _Rows:
             raise InternalError(f"tensor {n} of type {s.dtype} cannot be allocated")
         if s.place == "arena" and s.index % 64:
             raise InternalError(f"tensor {n} starts at arena byte {s.index}, not a multiple of 64")
-        if s.device != "cpu":
-            raise InternalError(f"tensor {n} is on {s.device}")
         group = self._groups.setdefault((s.dtype, s.sizes, s.strides), len(self._groups))
         return (
-            _PLACES.index(s.place), s.index, -1 if dtype is None else self.native.codes[dtype],
-            s.sizes, s.strides, s.offset, item, span * item, group, n in self._returned,
-            n in self._pointed, n in self._handled, n in self._scratch,
+            _PLACES[s.place], s.index, -1 if dtype is None else self.native.codes[dtype],
+            s.sizes, s.strides, s.offset, item, span * item, *self._device(s.device), group,
+            n in self._returned, n in self._pointed, n in self._handled, n in self._scratch,
+            n in self._aligned,
         )  # fmt: skip
 
     def _step(self, step: object) -> tuple[object, ...]:
@@ -191,6 +230,8 @@ class _Rows:
             case Launch(function, args, extent, grain):
                 busy = extent >= 2 * grain
                 return (_LAUNCH, function, self.functions[function], args, extent, grain, busy)
+            case GridLaunch():
+                return cuda.grid_row(step, self.kernels[step.function], self.program.tensors)
             case Call():
                 return self._call(step)
             case Drop(tensor):
@@ -203,6 +244,10 @@ class _Rows:
         root = self.root(n)
         return n in self._returned and (root < self.program.n_inputs or root in self._returned)
 
+    def _may_wait(self, kind: int) -> bool:
+        """Whether a call may wait for the GPU, which may wait for what another thread starts."""
+        return self.gpu is not None and kind == routes.SHIM
+
     def _call(self, c: Call) -> tuple[object, ...]:
         op = resolve(c.op)
         route = routes.choose(c, op, self.program.tensors, self.native.missing, self.native.codes)
@@ -214,8 +259,13 @@ class _Rows:
         names = tuple(name for name, _ in c.kwargs) or None
         return (
             _CALL, c.op, getattr(op, "_op", op), objects, names, c.results, route.kind,
-            elements >= _BUSY_ELEMENTS, route.detail,
+            elements >= _BUSY_ELEMENTS or self._may_wait(route.kind), route.detail,
         )  # fmt: skip
+
+
+def _given(p: Program) -> int:
+    """How many tensors a call starts with: inputs and constants."""
+    return p.n_inputs + p.n_constants
 
 
 def _elements(s: TensorSpec) -> int:
@@ -255,8 +305,21 @@ def _viewer(p: Program) -> Any:
     return view
 
 
+def uses_cuda(p: Program) -> bool:
+    return any(s.device.startswith("cuda") for s in p.tensors)
+
+
 def build(
-    program: Program, functions: Mapping[str, int], driver: Native, verify: bool
-) -> _driver.Executable:
-    """The Program on the native driver."""
-    return _Rows(program, functions, driver, verify).build()
+    program: Program, functions: Mapping[str, int], driver: Native, verify: bool,
+    constants: Constants | None = None, cubins: Mapping[str, Cubin] = MappingProxyType({}),
+) -> _driver.Executable:  # fmt: skip
+    """The Program on the native driver.
+
+    Errors: BackendError W302 if a kernel does not load; InternalError if CUDA cannot be used.
+    """
+    gpu = cuda.cuda() if uses_cuda(program) else None
+    if isinstance(gpu, str):
+        raise InternalError(f"a Program on CUDA: {gpu}")
+    used = {cuda.device_index(s.device) for s in program.tensors} - {-1}
+    kernels = cuda.load(program.artifacts, cubins, tuple(sorted(used)))
+    return _Rows(program, functions, driver, verify, constants, kernels, gpu).build()

@@ -6,16 +6,19 @@ What it does is what the native driver must do; the tests hold both to the same 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
 from torchweld.base.errors import InternalError
+from torchweld.ir.loop_ops import FAILURES
 from torchweld.ir.program import (
     Alloc,
     Call,
     Drop,
+    GridLaunch,
     Instruction,
     Launch,
     MakeView,
@@ -30,11 +33,24 @@ from torchweld.runtime.calls import (
     same_strides,
     tensors_in,
 )
+from torchweld.runtime.constants import Constants
 
 POISON = 0xFF
 _Kernel = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int64, ctypes.c_int64
 )
+
+
+class Grid(Protocol):
+    """A GPU kernel, or one that is interpreted: runs so many blocks on these tensors.
+
+    kinds: Triton's types of its parameters. Errors: AssertionError for an index out of range.
+    """
+
+    @property
+    def kinds(self) -> tuple[str, ...]: ...
+
+    def __call__(self, blocks: int, tensors: Sequence[torch.Tensor], /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -47,27 +63,35 @@ class _Run:
 
 
 class PythonDriver:
-    """A Program that can be called. `functions`: the address of every function it launches."""
+    """A Program that can be called.
+
+    functions: the address of every C++ function that it launches; grids: its other kernels.
+    """
 
     driver = "python"
+    explain: Callable[..., object] | None = None
 
     def __init__(
-        self, program: Program, functions: Mapping[str, int], verify: bool = False
-    ) -> None:
+        self, program: Program, functions: Mapping[str, int], verify: bool = False,
+        constants: Constants | None = None, *, grids: Mapping[str, Grid] | None = None,
+    ) -> None:  # fmt: skip
         self.program = program
+        self._grids = grids or {}
         self._verify = verify
         self._kernels = {name: _Kernel(address) for name, address in functions.items()}
         self._ops = {s.op: resolve(s.op) for s in program.steps if isinstance(s, Call)}
         self._mutated = mutated_inputs(program)
+        self._constants = constants
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The outputs for these inputs.
 
-        Errors: TypeError on a wrong number or kind of inputs, IndexError from a kernel, and
+        Errors: TypeError on a wrong number or kind of inputs, FAILURES from a kernel, and
         whatever an operator raises.
         """
         check_inputs(self.program, inputs, self._verify)
-        run = _Run(dict(enumerate(inputs)))
+        known = self._constants(*inputs) if self._constants else ()
+        run = _Run(dict(enumerate((*inputs, *known))))
         # Captured graphs contain the casts that autocast would add.
         with torch.no_grad(), torch._C._DisableAutocast():
             self._bind_arena(run)
@@ -84,13 +108,14 @@ class PythonDriver:
         specs = [(n, s) for n, s in enumerate(self.program.tensors) if s.place == "arena"]
         if not specs:
             return
-        run.arena = torch.empty(self.program.arena_bytes, dtype=torch.uint8)
+        device = self.program.arena_device
+        run.arena = torch.empty(self.program.arena_bytes, dtype=torch.uint8, device=device)
         self._poison(run.arena)
         storage = run.arena.untyped_storage()
         for n, spec in specs:
             dtype = TORCH_DTYPE[spec.dtype]
             start = spec.index // dtype.itemsize + spec.offset
-            empty = torch.empty(0, dtype=dtype)
+            empty = torch.empty(0, dtype=dtype, device=device)
             run.tensors[n] = empty.set_(storage, start, spec.sizes, spec.strides)
 
     def _alloc(self, run: _Run, step: Alloc) -> None:
@@ -104,8 +129,8 @@ class PythonDriver:
     def _poison(self, t: torch.Tensor) -> None:
         """Under verify, memory that nobody wrote yet reads as NaN, -1 or no bool at all."""
         if self._verify:
-            memory = t.untyped_storage()
-            ctypes.memset(memory.data_ptr(), POISON, memory.nbytes())
+            memory = torch.empty(0, dtype=torch.uint8, device=t.device)
+            memory.set_(t.untyped_storage()).fill_(POISON)
 
     def _view(self, run: _Run, step: MakeView) -> None:
         source, spec = run.tensors[step.source], self.program.tensors[step.tensor]
@@ -117,8 +142,28 @@ class PythonDriver:
     def _launch(self, run: _Run, step: Launch) -> None:
         pointers = [run.tensors[n].data_ptr() for n in step.args]
         array = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
-        if step.extent > 0 and self._kernels[step.function](array, 0, step.extent) != 0:
-            raise IndexError(out_of_range(step.function))
+        if step.extent > 0:
+            status = self._kernels[step.function](array, 0, step.extent)
+            if status and self.explain:
+                self.explain(*(run.tensors[n] for n in range(self.program.n_inputs)))
+            check_status(step.function, status)
+
+    def _grid_launch(self, run: _Run, step: GridLaunch) -> None:
+        if step.blocks == 0:
+            return
+        grid = self._grids[step.function]
+        tensors = [run.tensors[n] for n in step.args]
+        copies = {n: _aligned(run.tensors[n]) for n, kind in zip(step.args, grid.kinds, strict=True)
+                  if misaligned(run.tensors[n], kind)}  # fmt: skip
+        try:
+            grid(step.blocks, [copies.get(n, t) for n, t in zip(step.args, tensors, strict=True)])
+        except AssertionError as error:
+            if self.explain:
+                self.explain(*(run.tensors[n] for n in range(self.program.n_inputs)))
+            raise IndexError(out_of_range(step.function)) from error
+        for n, copy in copies.items():
+            if n >= self.program.n_inputs or n in self._mutated:
+                run.tensors[n].copy_(copy)
 
     def _call(self, run: _Run, step: Call) -> None:
         args = [decode(a, run.tensors.__getitem__) for a in step.args]
@@ -138,13 +183,34 @@ _RUN: dict[type[Instruction], Callable[[PythonDriver, _Run, object], None]] = {
     Alloc: PythonDriver._alloc,  # type: ignore[dict-item]
     MakeView: PythonDriver._view,  # type: ignore[dict-item]
     Launch: PythonDriver._launch,  # type: ignore[dict-item]
+    GridLaunch: PythonDriver._grid_launch,  # type: ignore[dict-item]
     Call: PythonDriver._call,  # type: ignore[dict-item]
     Drop: PythonDriver._drop,  # type: ignore[dict-item]
 }
 
 
+def check_status(function: str, status: int) -> None:
+    """Raise what a kernel's status stands for."""
+    if status:
+        code = next(c for c in FAILURES if status & c)
+        raise FAILURES[code](out_of_range(function))
+
+
 def out_of_range(function: str) -> str:
     return f"index out of range in a compiled kernel ({function})"
+
+
+def misaligned(t: torch.Tensor, kind: str) -> bool:
+    """Whether a kernel's parameter promises a multiple of bytes (":16") that this one is not."""
+    multiple = kind.partition(":")[2]
+    return bool(multiple) and t.data_ptr() % int(multiple) != 0
+
+
+def _aligned(t: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides at an address that the allocator chose."""
+    span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    flat = t.as_strided((span if t.numel() else 0,), (1,)).clone()
+    return flat.as_strided(t.shape, t.stride(), 0)
 
 
 def view_offset(actual: int, spec: TensorSpec, source: TensorSpec) -> int:
@@ -190,6 +256,6 @@ def check_inputs(program: Program, inputs: tuple[object, ...], verify: bool) -> 
 
 def _same_storage(t: torch.Tensor, arena: torch.Tensor | None) -> bool:
     """Whether a result lives in the arena, which the next call overwrites."""
-    return (
-        arena is not None and t.untyped_storage().data_ptr() == arena.untyped_storage().data_ptr()
-    )
+    if arena is None or t.layout is not torch.strided:
+        return False
+    return t.untyped_storage().data_ptr() == arena.untyped_storage().data_ptr()

@@ -17,12 +17,18 @@ from torchweld.runtime.calls import constant, decode
 PYTHON, SHIM, INTO = range(3)
 _WORD, _TENSOR, _BOX, _LIST, _STRING, _OBJECT = range(6)
 
-# Matmuls that can write to a given tensor, by position in the driver's table.
+# Matmuls whose functions the driver calls itself: device, operator -> position in its table, name
+# in torch, how many tensors they take. With gelu instead of relu: the position behind.
 _INTO = {
-    "aten.mm.default": (0, "aoti_torch_cpu_mm_out"),
-    "aten.bmm.default": (1, "aoti_torch_cpu_bmm_out"),
-    "aten.addmm.default": (2, "aoti_torch_cpu_addmm_out"),
-    "aten.baddbmm.default": (3, "aoti_torch_cpu_baddbmm_out"),
+    ("cpu", "aten.mm.default"): (0, "aoti_torch_cpu_mm_out", 2),
+    ("cpu", "aten.bmm.default"): (1, "aoti_torch_cpu_bmm_out", 2),
+    ("cpu", "aten.addmm.default"): (2, "aoti_torch_cpu_addmm_out", 3),
+    ("cpu", "aten.baddbmm.default"): (3, "aoti_torch_cpu_baddbmm_out", 3),
+    ("cuda", "aten.mm.default"): (4, "aoti_torch_cuda_mm_out", 2),
+    ("cuda", "aten.bmm.default"): (5, "aoti_torch_cuda_bmm_out", 2),
+    ("cuda", "aten.addmm.default"): (6, "aoti_torch_cuda_addmm_out", 3),
+    ("cuda", "aten.baddbmm.default"): (7, "aoti_torch_cuda_baddbmm_out", 3),
+    ("cuda", "aten._addmm_activation.default"): (8, "aoti_torch_cuda__addmm_activation", 3),
 }
 _INTO_DTYPES = (DType.F32, DType.F64, DType.BF16, DType.F16)
 # Namespaces whose kernels are C++: others may be Python, whose exceptions the shim would lose.
@@ -61,28 +67,29 @@ def choose(
 
 
 def _into(c: Call, tensors: tuple[TensorSpec, ...], missing: frozenset[str]) -> Route | None:
-    row = _INTO.get(c.op)
-    if row is None or row[1] in missing or len(c.results) != 1:
-        return None
-    which, _ = row
     numbers = [a.tensor for a in c.args if isinstance(a, TensorArg)]
-    if len(numbers) != len(c.args) or len(numbers) != (2 if which < 2 else 3):
+    if len(numbers) != len(c.args) or len(c.results) != 1 or not numbers:
         return None
     specs = [tensors[n] for n in (*numbers, *c.results)]
-    factors = {"beta": 1.0, "alpha": 1.0}
+    device = specs[0].device
+    which, function, count = _INTO.get((device.partition(":")[0], c.op), (0, "", 0))
+    if not count or function in missing or len(numbers) != count:
+        return None
+    factors = {"beta": 1.0, "alpha": 1.0, "use_gelu": 0.0}
     for name, value in c.kwargs:
-        if name not in factors or which < 2 or not isinstance(value, (int, float)):
+        if name not in factors or count < 3 or not isinstance(value, (int, float)):
             return None
         factors[name] = float(value)
     plain = all(
-        s.dtype == specs[0].dtype and s.dtype in _INTO_DTYPES and s.device == "cpu"
+        s.dtype == specs[0].dtype and s.dtype in _INTO_DTYPES and s.device == device
         and 0 not in s.sizes
         for s in specs
     )  # fmt: skip
     if not plain or not _contiguous(specs[-1]):
         return None
     words = tuple((_TENSOR, n) for n in numbers)
-    return Route(INTO, (which, words, factors["beta"], factors["alpha"]))
+    return Route(INTO, (which + int(factors["use_gelu"]), words, factors["beta"],
+                        factors["alpha"]))  # fmt: skip
 
 
 def _contiguous(s: TensorSpec) -> bool:

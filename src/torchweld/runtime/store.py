@@ -133,6 +133,11 @@ class Store:
             self.evict()
         return folder / key
 
+    @staticmethod
+    def stripe(key: str) -> str:
+        """Keys of one stripe share a lock: who holds several takes each stripe once, in order."""
+        return key[:2]
+
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[bool]:
         """Hold the key's lock across processes; gives False if there is no lock to be had.
@@ -145,7 +150,8 @@ class Store:
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 if self._ours(folder):
-                    lock = FileLock(folder / key[:2], timeout=_LOCK_SECONDS, thread_local=False)
+                    path = folder / self.stripe(key)
+                    lock = FileLock(path, timeout=_LOCK_SECONDS, thread_local=False)
                     lock.acquire()
             except (OSError, NotImplementedError, Timeout) as error:
                 lock = None

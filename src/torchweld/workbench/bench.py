@@ -18,12 +18,15 @@ from typing import Any
 import torch
 
 from torchweld.workbench import table
-from torchweld.workbench.lanes import Lane
+from torchweld.workbench.cases import ALL_SUITES, case_named
+from torchweld.workbench.lanes import Lane, close
 from torchweld.workbench.machine import describe
-from torchweld.workbench.suites import BY_NAME, SUITES, Case
-from torchweld.workbench.worker import COPY_ELEMENTS
+from torchweld.workbench.suites import Case
+from torchweld.workbench.worker import copy_elements
 
 COMPILERS = ("eager", "torchweld", "torch.compile", "torch.jit.trace")
+ON_GPU = ("eager", "torchweld", "torch.compile", "torch.compile reduce-overhead", "bare graph")
+FROZEN = ("eager", "torchweld", "torchweld frozen", "torch.compile", "torch.compile frozen")
 Row = dict[str, Any]
 
 
@@ -39,23 +42,44 @@ class Effort:
 QUICK = Effort(rounds=5, seconds=0.1, warm=0.1)
 
 
-def measure(case: Case, compilers: Sequence[str], device: str, threads: int, effort: Effort) -> Row:
-    """One row: each compiler in a process of its own, timed in turns."""
-    names = [*compilers, *(("copy",) if case.nbytes else ())]
+def start(case: Case, compilers: Sequence[str], device: str, threads: int) -> list[Lane]:
+    """Each compiler in a process of its own; on a few cores one after the other."""
     lanes: list[Lane] = []
+    for name in (*compilers, *(("copy",) if case.nbytes else ())):
+        lanes.append(Lane(case.name, name, device, threads))
+        if device == "cpu":
+            lanes[-1].ready()
+    return lanes
+
+
+def measure(case: Case, lanes: Sequence[Lane], device: str, effort: Effort) -> Row:
+    """One row, timed in turns."""
     try:
-        results: dict[str, Row] = {}
-        for name in names:  # one after the other: a first call may use every core
-            lanes.append(Lane(case.name, name, device, threads))
-            results[name] = _first(lanes[-1])
+        if device != "cpu":
+            for lane in lanes:
+                lane.ready()
+        # one after the other: a first call may use every core
+        results: dict[str, Row] = {lane.compiler: _first(lane) for lane in lanes}
         _check(case, lanes, results)
         _rounds(lanes, results, effort)
+        if device != "cpu":
+            _gpu_times(lanes, results)
         for lane in lanes:
             results[lane.compiler] |= _closing(lane)
     finally:
-        for lane in lanes:
-            lane.close()
+        close(lanes)
     return _row(case, results)
+
+
+def _gpu_times(lanes: Sequence[Lane], results: dict[str, Row]) -> None:
+    """What the GPU works per call. The profiler takes seconds to start: in all lanes at once."""
+    for lane in lanes:
+        lane.send("profile")
+    for lane in lanes:
+        lane.receive()
+    for lane in lanes:
+        answer = lane.ask("gpu")
+        results[lane.compiler] |= {k: v for k, v in answer.items() if k != "error"}
 
 
 def _first(lane: Lane) -> Row:
@@ -117,6 +141,14 @@ def _row(case: Case, results: dict[str, Row]) -> Row:
                 "random": case.random, "results": results}  # fmt: skip
     if "torch.compile" in results and "torchweld" in results:
         row["against_torch_compile"] = _ratio(results["torch.compile"], results["torchweld"])
+    if "torch.compile reduce-overhead" in results and "torchweld" in results:
+        row["against_reduce_overhead"] = _ratio(
+            results["torch.compile reduce-overhead"], results["torchweld"])  # fmt: skip
+    if "bare graph" in results and "torchweld" in results:
+        row["of_bare_graph"] = _ratio(results["torchweld"], results["bare graph"])
+    if "torch.compile frozen" in results and "torchweld frozen" in results:
+        row["frozen_against_torch_compile"] = _ratio(
+            results["torch.compile frozen"], results["torchweld frozen"])  # fmt: skip
     if case.nbytes:
         _bandwidth(case, results)
     return row
@@ -137,7 +169,7 @@ def _spread(rounds: Sequence[float]) -> float:
 
 
 def _bandwidth(case: Case, results: dict[str, Row]) -> None:
-    copied = 2 * COPY_ELEMENTS * 4
+    copied = 2 * copy_elements(case.device or "cpu") * 4
     for name, result in results.items():
         if "us" not in result:
             continue
@@ -192,10 +224,23 @@ def run(
     cases: Sequence[str], *, compilers: Sequence[str] = COMPILERS, effort: Effort = Effort(),
     threads: int = 2, device: str | None = None,
 ) -> Iterator[Row]:  # fmt: skip
-    """Measure the named cases; yields each row as it is done."""
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    for name in cases:
-        yield measure(BY_NAME[name], compilers, where, threads, effort)
+    """Measure the named cases; yields each row as it is done.
+
+    On a GPU machine, which has many cores, the processes of the next case start meanwhile.
+    """
+    found = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = [case_named(name) for name in cases]
+    where = [case.device or found for case in chosen]
+    ahead: list[Lane] = []
+    try:
+        for i, case in enumerate(chosen):
+            lanes = ahead or start(case, compilers, where[i], threads)
+            ahead = []
+            if i + 1 < len(chosen) and where[i + 1] != "cpu":
+                ahead = start(chosen[i + 1], compilers, where[i + 1], threads)
+            yield measure(case, lanes, where[i], effort)
+    finally:
+        close(ahead)
 
 
 def document(rows: Sequence[Row], setting: Row) -> Row:
@@ -205,6 +250,7 @@ def document(rows: Sequence[Row], setting: Row) -> Row:
         mine = [r for r in rows if group in (r["group"], "all")]
         groups[group] = {
             "against_torch_compile": geomean(r.get("against_torch_compile") for r in mine),
+            "against_reduce_overhead": geomean(r.get("against_reduce_overhead") for r in mine),
             "against_eager": geomean(r["results"].get("torchweld", {}).get("speedup")
                                      for r in mine),
             "first_call_of_torch_compile": geomean(_first_ratio(r) for r in mine),
@@ -233,14 +279,16 @@ def write(path: Path, content: Row) -> None:
     fresh.replace(path)
 
 
-def main(suite: str, only: Sequence[str], quick: bool, json_path: str | None, threads: int) -> int:
+def main(suite: str, only: Sequence[str], quick: bool, json_path: str | None, threads: int,
+         compilers: Sequence[str] = ()) -> int:  # fmt: skip
     """`torchweld bench`: measure, print the table, write the JSON if asked."""
-    chosen = [n for n in SUITES[suite] if not only or n in only]
+    compilers = compilers or (ON_GPU if suite.startswith("gpu") else COMPILERS)
+    chosen = [n for n in ALL_SUITES[suite] if not only or n in only]
     effort = QUICK if quick else Effort()
     setting = {"suite": suite, "threads": threads, "rounds": effort.rounds}
     setting |= {"import": import_seconds()}
     rows: list[Row] = []
-    for row in run(chosen, effort=effort, threads=threads):
+    for row in run(chosen, compilers=compilers, effort=effort, threads=threads):
         table.progress(row)
         rows.append(row)
         if json_path:  # after each row, so that an interrupted run is not lost

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ CACHES = ("TORCHWELD_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 class Lane:
-    """One worker process. `ask` sends a request and waits for its answer.
+    """One worker process: it starts at once, `ready` waits for it, `ask` sends it a request.
 
     Errors: an answer {"error": ...} when the worker failed, died, or took longer than `timeout`.
     """
@@ -32,6 +33,9 @@ class Lane:
              case, compiler, device, str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log(), env=env, text=True,
         )  # fmt: skip
+
+    def ready(self) -> None:
+        """Wait until the case is built."""
         self._read(600.0)
 
     def _log(self) -> int:
@@ -40,15 +44,22 @@ class Lane:
 
     def ask(self, do: str, timeout: float = 900.0, **fields: Any) -> dict[str, Any]:
         """The worker's answer; once a lane has failed it answers with that error."""
+        self.send(do, **fields)
+        return self.receive(timeout)
+
+    def send(self, do: str, **fields: Any) -> None:
+        """A request whose answer `receive` gives."""
         if self.error is not None:
-            return {"error": self.error}
+            return
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, **fields}) + "\n")
             self._process.stdin.flush()
         except OSError:
-            return self._fail("the worker died")
-        return self._read(timeout)
+            self._fail("the worker died")
+
+    def receive(self, timeout: float = 900.0) -> dict[str, Any]:
+        return {"error": self.error} if self.error is not None else self._read(timeout)
 
     def _read(self, timeout: float) -> dict[str, Any]:
         out = self._process.stdout
@@ -72,9 +83,14 @@ class Lane:
         self.error = why
         return {"error": why}
 
-    def close(self) -> None:
-        if self._process.stdin is not None:
+    def end(self) -> None:
+        """Tell the worker that nothing more is wanted."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
             self._process.stdin.close()
+
+    def close(self) -> None:
+        """End the worker and wait for it."""
+        self.end()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -83,3 +99,11 @@ class Lane:
         if self._process.stdout is not None:
             self._process.stdout.close()
         shutil.rmtree(self._caches, ignore_errors=True)
+
+
+def close(lanes: Sequence[Lane]) -> None:
+    """End all lanes at once."""
+    for lane in lanes:
+        lane.end()
+    for lane in lanes:
+        lane.close()

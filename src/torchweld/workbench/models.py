@@ -5,6 +5,7 @@ Each factory takes a size: "small" (2 layers, for tests) or "full" (the publishe
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -159,3 +160,56 @@ ZOO: dict[str, Callable[[str], Work]] = {
     "clip": clip,
     "whisper": whisper,
 }
+
+
+# ---------------------------------------------------------------- as they are served on a GPU
+
+LLAMA = {"vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632,
+         "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 4}  # fmt: skip
+
+
+def served(name: str, layers: int = 0) -> Work:
+    """A published model with several sequences or images at a time. layers: of GPT-2, if not 12."""
+    if name in ("resnet", "vit"):
+        build = ZOO[name]("full")
+        return Work(build.fn, (), {"pixel_values": torch.randn(8, 3, 224, 224)})
+    if name == "bert":
+        ids = torch.randint(0, 30522, (8, 128))
+        model = tr.BertModel(tr.BertConfig())
+        return _work(model, input_ids=ids, attention_mask=torch.ones_like(ids))
+    if name == "llama":
+        model = tr.LlamaForCausalLM(tr.LlamaConfig(**LLAMA))
+        return _work(model, input_ids=torch.randint(0, 32000, (1, 512)), use_cache=False)
+    model = tr.GPT2LMHeadModel(tr.GPT2Config(n_layer=layers or 12))
+    shape = (1, 128) if layers else (4, 256)
+    return _work(model, input_ids=torch.randint(0, 50257, shape), use_cache=False)
+
+
+class Decode(torch.nn.Module):
+    """One token of a decoder whose keys and values are in a static cache, always at one place."""
+
+    def __init__(self, model: Any, cache: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.cache = cache
+        self.takes_position = "cache_position" in inspect.signature(model.model.forward).parameters
+
+    def forward(self, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        for layer in self.cache.layers:
+            if hasattr(layer, "cumulative_length"):  # transformers 5.20 and later
+                layer.cumulative_length.copy_(position[0])
+        more = {"cache_position": position} if self.takes_position else {}
+        out = self.model(input_ids=ids, position_ids=position[None], use_cache=True,
+                         past_key_values=self.cache, **more)  # fmt: skip
+        return out.logits  # type: ignore[no-any-return]
+
+
+def decode(length: int = 1024) -> Work:
+    """The Llama-shaped model in bf16, one token at position 500 of a static cache."""
+    model = tr.LlamaForCausalLM(tr.LlamaConfig(**LLAMA)).to(torch.bfloat16).eval()
+    cache = tr.StaticCache(config=model.config, max_cache_len=length)
+    work = Decode(model, cache).eval()
+    ids, position = torch.randint(0, 32000, (1, 1)), torch.tensor([500])
+    with torch.no_grad():
+        work(ids, position)  # the cache makes its tensors at its first use
+    return Work(work, (ids, position))

@@ -22,6 +22,7 @@ class Case:
 
     nbytes: bytes read and written by a perfect implementation, for rows bound by memory; else 0.
     random: the callable draws random numbers, so compilers with a stream of their own differ.
+    device: where the case is built, if not on the CPU.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Case:
     build: Callable[[], Work]
     nbytes: int = 0
     random: bool = False
+    device: str = ""
 
 
 class SeedMLP(torch.nn.Module):

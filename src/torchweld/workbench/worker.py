@@ -21,12 +21,18 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchweld.workbench.cases import case_named
 from torchweld.workbench.compare import largest_difference, tensors
-from torchweld.workbench.suites import BY_NAME, to_device
+from torchweld.workbench.suites import to_device
 from torchweld.workbench.work import Work
 
+
+def copy_elements(device: str) -> int:
+    """Elements of f32 that the copy moves: 16 MB on a CPU, 512 MB on a GPU, past its cache."""
+    return (4 if device == "cpu" else 128) * 1024 * 1024
+
+
 Compiler = Callable[[Work], Callable[..., Any]]
-COPY_ELEMENTS = 4 * 1024 * 1024  # 16 MB of f32
 SEED = 20
 
 
@@ -38,8 +44,46 @@ def _torchweld(work: Work) -> Callable[..., Any]:
     return importlib.import_module("torchweld").compile(work.fn)  # type: ignore[no-any-return]
 
 
+def _torchweld_frozen(work: Work) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = importlib.import_module("torchweld").compile(
+        work.fn, options={"freeze": True}
+    )
+    return compiled
+
+
 def _torch_compile(work: Work) -> Callable[..., Any]:
     return torch.compile(work.fn)
+
+
+def _torch_compile_frozen(work: Work) -> Callable[..., Any]:
+    # as an option it comes too late: the capture asks the global setting, read at the first import
+    os.environ["TORCHINDUCTOR_FREEZING"] = "1"
+    return torch.compile(work.fn)
+
+
+def _torch_reduce_overhead(work: Work) -> Callable[..., Any]:
+    return torch.compile(work.fn, mode="reduce-overhead")
+
+
+def _bare_graph(work: Work) -> Callable[..., Any]:
+    """Not a compiler: torchweld's launch list in a CUDA graph of the user's own, replayed as it is:
+    no guards, no fresh outputs. What the GPU and a graph launch need."""
+    compiled = importlib.import_module("torchweld").compile(work.fn, options={"cudagraphs": False})
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work.call(compiled)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work.call(compiled)
+
+    def replay(*args: Any, **kwargs: Any) -> Any:
+        graph.replay()
+        return result
+
+    return replay
 
 
 def _torch_trace(work: Work) -> Callable[..., Any]:
@@ -50,8 +94,8 @@ def _torch_trace(work: Work) -> Callable[..., Any]:
 
 def _copy(work: Work) -> Callable[..., Any]:
     """Not a compiler: the bandwidth of a plain copy, measured between the others."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    source = torch.randn(COPY_ELEMENTS, device=device)
+    device = next(a.device for a in work.args if isinstance(a, torch.Tensor))
+    source = torch.randn(copy_elements(device.type), device=device)
     target = torch.empty_like(source)
     return lambda *args, **kwargs: target.copy_(source)
 
@@ -59,8 +103,12 @@ def _copy(work: Work) -> Callable[..., Any]:
 COMPILERS: dict[str, Compiler] = {
     "eager": _eager,
     "torchweld": _torchweld,
+    "torchweld frozen": _torchweld_frozen,
     "torch.compile": _torch_compile,
+    "torch.compile frozen": _torch_compile_frozen,
+    "torch.compile reduce-overhead": _torch_reduce_overhead,
     "torch.jit.trace": _torch_trace,
+    "bare graph": _bare_graph,
     "copy": _copy,
 }
 
@@ -145,13 +193,32 @@ class Worker:
 
     def count(self, request: dict[str, Any]) -> dict[str, Any]:
         """Kernels of one call, as far as this compiler lets them be counted."""
-        if self.compiler == "torchweld":
+        if self.compiler.startswith("torchweld"):
             return _own_counts()
-        if self.compiler == "torch.compile":
+        if self.compiler.startswith("torch.compile"):
             return {"kernels": _inductor_launches(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))}
         with OpCount() as mode:  # type: ignore[no-untyped-call]
             self.call()
         return {"kernels": mode.count}
+
+    def profile(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Start torch's profiler once, which takes seconds."""
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+            torch.zeros(1, device=self.device)
+            self.synchronize()
+        return {}
+
+    def gpu(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Microseconds that the GPU works for one call: the sum over its kernels and copies."""
+        calls = 10
+        self.synchronize()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            for _ in range(calls):
+                self.call()
+            self.synchronize()
+        events = [e for e in profile.key_averages() if e.device_type.name == "CUDA"]
+        total = sum(e.self_device_time_total for e in events)
+        return {"gpu_us": total / calls, "gpu_kernels": sum(e.count for e in events) / calls}
 
     def memory(self, request: dict[str, Any]) -> dict[str, Any]:
         """Peak memory of the process, and of the device, in bytes."""
@@ -208,7 +275,9 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print does not get between the answers
     torch.set_num_threads(int(threads))
     torch.manual_seed(SEED)
-    work = to_device(BY_NAME[name].build(), device)
+    case = case_named(name)
+    with torch.device(case.device or "cpu"):
+        work = to_device(case.build(), device)
     answers.write(json.dumps({"ready": True}) + "\n")
     answers.flush()
     with torch.no_grad():

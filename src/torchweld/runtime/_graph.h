@@ -1,0 +1,109 @@
+/* What one recorded CUDA graph is: shared by _graph.c, which runs it, and _trace.c, which makes it. */
+#ifndef WELD_GRAPH_H
+#define WELD_GRAPH_H
+
+#include "_driver.h"
+
+/* How a graph finds a tensor whose memory is not its own. cudagraph_plan.py decides.
+ *
+ * STATIC  its address is part of the graph; calls with another address need another graph
+ * PATCH   only our kernels touch it: its address is written into their nodes
+ * VALUE   a number on the CPU that kernels take as a parameter
+ * COPY    an operator reads it: copied into memory of the graph first (and back, if mutated)
+ * OUT     an operator touches this output: copied out of memory of the graph
+ * HELD    as OUT, but the memory itself is given out; the graph is not used while somebody has it
+ */
+enum role { NONE, STATIC, PATCH, VALUE, COPY, OUT, HELD };
+
+/* A launch: its node, and the parameters that it has now. */
+typedef struct {
+    void *node;
+    KernelNode params;
+    uint64_t *values;
+    void **slots;         /* the addresses of the values, as the driver wants them */
+    int n;
+    char dirty;
+} Node;
+
+/* A copy between a tensor of the call and memory of the graph. */
+typedef struct {
+    void *node;
+    CopyNode params;
+    int tensor;
+    char to_tensor;
+    char dirty;
+} Copy;
+
+/* One parameter that follows a tensor's address, or a number's value. */
+typedef struct {
+    int tensor, node, slot;
+    int size;             /* VALUE: bytes; else 0 */
+    int64_t delta;        /* PATCH: from the tensor's address to the parameter */
+} Patch;
+
+/* One tensor that may be elsewhere in every call: patches[first .. first + n), up to two copies. */
+typedef struct {
+    int tensor, first, n, size;
+    int copies[2];
+    uint64_t last;
+} Moving;
+
+typedef struct {
+    int tensor;
+    void *address;
+} Fixed;
+
+typedef struct {
+    int tensor;
+    Handle holder;
+    void *address;
+} Lent;
+
+typedef struct Instance {
+    Executable *owner;
+    struct Instance *next;       /* of the owner, the last used first */
+    struct Instance *next_of_all;
+    int inference, traced;
+    uint64_t settings;           /* torch's, when the operators chose their kernels */
+    char *roles;                 /* by tensor number */
+    void *graph, *exec;
+    Node *nodes;
+    Copy *copies;
+    Patch *patches;
+    Moving *moving;
+    Fixed *fixed;
+    Lent *lent;
+    int n_nodes, n_copies, n_patches, n_moving, n_fixed, n_lent;
+    int room_nodes, room_copies, room_patches;
+    int *dirty;                  /* room for every node's number */
+    void *last_stream;
+    int64_t lent_bytes, copied_bytes;
+    uint64_t stamp, runs;
+    PyObject *keep;              /* what must live as long: a memory pool */
+    PyObject *change_pool;       /* while tracing: (bool) -> None, around a Call that makes HELD */
+} Instance;
+
+typedef struct Graphs {
+    PyObject *record;            /* (executable, inference, moved inputs) -> None */
+    PyObject *admit;             /* (device) -> whether graphs may run on its current stream */
+    PyObject *why;               /* why it is off, or NULL */
+    int *root;                   /* by tensor number: the tensor whose memory it is in */
+    int *tail;                   /* steps that make views for the outputs */
+    int *made;                   /* tensors that a graph must provide for the outputs */
+    int n_tail, n_made, n_root;
+    void **seen;                 /* addresses of the inputs at the last launch list */
+    unsigned long thread;        /* that ran it: it has warm libraries */
+    int runs;                    /* launch lists so far */
+    int failures;
+    Instance *first;
+    /* while recording */
+    Frame *frame;
+    PyObject *const *inputs;
+    Instance *pending;
+} Graphs;
+
+void instance_free(Instance *in);
+void instance_link(Instance *in);
+int provide(Executable *x, Frame *f, Instance *in);  /* the outputs of a call; -1 with exception */
+
+#endif

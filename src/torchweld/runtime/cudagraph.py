@@ -1,0 +1,316 @@
+"""CUDA graphs of Executables: whether, when and into which memory they are recorded.
+
+The first call of an Executable runs its launch list, the second one records it: the list runs once
+into a captured stream, without any work on the GPU, and the graph is launched. From then on
+_graph.c serves the calls alone, and asks again only when no graph fits: operators find their inputs
+elsewhere, or all large results of earlier calls are still in use.
+
+Memory. What graphs need only while they run (arenas, results of operators, copies of inputs) comes
+from one pool per device; graphs recorded later use it again, so it is as large as the largest graph
+needs. Large results of operators are lent to the caller, up to two per graph and result, from
+memory that no other graph touches. `memory_report` says what is held, `trim` gives it back.
+
+Lent results follow the stream on which they were made: a tensor that another stream still reads
+when its last reference is dropped needs a synchronisation, as `record_stream` does not reach it.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchweld.base.events import emit
+from torchweld.ir.program import Program
+from torchweld.runtime.cuda import device_index
+from torchweld.runtime.cudagraph_plan import (
+    SMALL_BYTES,
+    GraphPlan,
+    NoGraph,
+    Role,
+    analyse,
+    roles,
+    span,
+)
+
+try:
+    from torchweld.runtime import _driver
+except ImportError:  # built without a C compiler: then nothing gets here
+    _driver = None  # type: ignore[assignment]
+
+# Graphs of one Executable that are recorded at once; later ones at most one per some seconds.
+MOST_RECORDS, PAUSE_SECONDS = 16, 10.0
+# Graphs that one Executable keeps: for the addresses of as many sets of parameters, or caches.
+MOST_KEPT = 8
+# After so many, inputs that were promised to stay where they are and do not are copied.
+FAITHFUL_RECORDS = 6
+# Graphs that lend large results; when all are lent, one more graph copies them.
+LENDERS = 2
+# Inputs that are too large to copy may have moved so often before graphs are given up.
+MOST_STRIKES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the user and the pipeline want. static: inputs that stay where they are (parameters and
+    buffers). forced: a graph also where it is not sure to pay. limit: graphs of the process.
+    """
+
+    static: frozenset[int] = frozenset()
+    forced: bool = False
+    limit: int = 64
+
+
+class Device:
+    """Where a device's graphs are recorded: a side stream, and the pool that all of them share."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.stream: Any = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
+        self.pool: Any = self.new_pool()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Torch's current stream is the side stream, allocations come from the pool."""
+        with torch.cuda.stream(self.stream):
+            self.enter(self.pool)
+            try:
+                yield
+            finally:
+                self.leave(self.pool)
+
+    def new_pool(self) -> Any:
+        """Memory that only those get who ask for it here."""
+        with torch.cuda.device(self.index):
+            return torch.cuda.MemPool()
+
+    def enter(self, pool: Any) -> None:
+        torch._C._cuda_beginAllocateCurrentThreadToPool(self.index, pool.id)
+
+    def leave(self, pool: Any) -> None:
+        torch._C._cuda_endAllocateToPool(self.index, pool.id)
+        torch._C._cuda_releasePool(self.index, pool.id)
+
+    def admits(self) -> bool:
+        """Whether torch keeps its current stream for ever: graphs may wait for it later."""
+        number: int = torch.cuda.current_stream(self.index).stream_id
+        return number == 0 or number % 2 == 1  # even ones belong to the user
+
+    def pool_bytes(self) -> int:
+        return sum(s["total_size"] for s in self.pool.snapshot())
+
+
+_devices: dict[int, Device] = {}
+_lock = threading.Lock()
+
+
+def device(index: int) -> Device:
+    if index not in _devices:
+        _devices[index] = Device(index)
+    return _devices[index]
+
+
+def enable(x: _driver.Executable, program: Program, wish: Wish) -> None:
+    """Let an Executable run as CUDA graphs where that is possible and pays."""
+    plan = analyse(program, wish.forced)
+    best = plan
+    if isinstance(plan, GraphPlan):
+        everything = roles(plan, frozenset(plan.given), True, wish.forced)
+        best = everything if isinstance(everything, NoGraph) else plan
+    if isinstance(best, NoGraph) or isinstance(plan, NoGraph):
+        give_up(x, best.why if isinstance(best, NoGraph) else "", wish.forced)
+        return
+    index = next(device_index(s.device) for s in program.tensors if s.device != "cpu")
+    recorder = Recorder(plan, index, wish)
+    x.graphs_on(recorder, admits, plan.root, plan.tail, plan.made)
+
+
+def give_up(x: _driver.Executable, why: str, forced: bool) -> None:
+    """Launch lists from now on; said aloud if the user asked for graphs."""
+    x.graphs_off(why)
+    emit("cudagraphs", "not used" if forced else "launch list", why, why=why, forced=forced)
+
+
+def admits(index: int) -> bool:
+    return device(index).admits()
+
+
+@dataclass(slots=True, eq=False)
+class Recorder:
+    """Records graphs of one Executable when a call finds none that fits.
+
+    moving: inputs that operators read and that do not stay where they are: they are copied.
+    strikes: graphs in a row that were of no use because an input too large to copy moved.
+    """
+
+    plan: GraphPlan
+    index: int
+    wish: Wish
+    moving: set[int] = field(default_factory=set)
+    records: int = 0
+    lenders: int = 0
+    strikes: int = 0
+    last: float = 0.0
+
+    def __call__(self, x: _driver.Executable, inference: bool, moved: tuple[int, ...]) -> None:
+        """Record a graph for the call in flight, if there is reason to.
+
+        moved: inputs that are elsewhere than when the last graph was recorded.
+        """
+        if not _lock.acquire(blocking=False):
+            return  # another thread records: this call is a launch list
+        try:
+            if self._too_often():
+                return
+            found = self._wasted(x, frozenset(moved)) or self._roles(frozenset(moved))
+            if isinstance(found, NoGraph):
+                give_up(x, found.why, self.wish.forced)
+            else:
+                x.graphs_keep(MOST_KEPT - 1)
+                self._try(x, found)
+        finally:
+            _lock.release()
+
+    def _too_often(self) -> bool:
+        now = time.monotonic()
+        if self.records >= MOST_RECORDS and now - self.last < PAUSE_SECONDS:
+            return True
+        self.records += 1
+        self.last = now
+        return False
+
+    def _wasted(self, x: _driver.Executable, moved: frozenset[int]) -> NoGraph | None:
+        """Whether it is no use to record for addresses that are others in every call."""
+        heavy = moved & self.plan.called & self.plan.heavy()
+        rows = x.graphs
+        if not heavy or isinstance(rows, str) or not rows or rows[0][5] > 2:
+            self.strikes = 0
+            return None
+        self.strikes += 1
+        if self.strikes < MOST_STRIKES:
+            return None
+        return NoGraph(f"input {min(heavy)}, which is too large to copy, keeps moving")
+
+    def _roles(self, moved: frozenset[int]) -> bytes | NoGraph:
+        plan = self.plan
+        promised = self.wish.static | frozenset(
+            range(plan.program.n_inputs, plan.program.n_inputs + plan.program.n_constants)
+        )
+        called = frozenset(n for n in plan.given if n in plan.called)
+        large = frozenset(n for n in called if span(plan.program.tensors[n]) > SMALL_BYTES)
+        self.moving |= (moved & called) - promised - plan.heavy()
+        if self.records > FAITHFUL_RECORDS:
+            self.moving |= (moved & called & self.wish.static) - plan.heavy()
+        static = (promised | large) - self.moving
+        if moved & called & static:
+            self.lenders = 0
+        found = roles(plan, static, self.lenders < LENDERS, self.wish.forced)
+        if isinstance(found, bytes) and Role.HELD in found:
+            self.lenders += 1
+        return found
+
+    def _try(self, x: _driver.Executable, found: bytes) -> None:
+        while _driver.graph_totals()[0] >= max(self.wish.limit, 1):
+            _driver.graph_evict()
+        collecting = gc.isenabled()
+        gc.disable()  # what a finalizer frees could end the capture
+        start = time.perf_counter()
+        try:
+            record(x, device(self.index), found)
+        except Exception as error:
+            give_up(x, f"recording failed: {error}", self.wish.forced)
+            return
+        finally:
+            if collecting:
+                gc.enable()
+        copies = sum(found.count(r) for r in (Role.COPY, Role.OUT))
+        emit("cudagraphs", "recorded", seconds=round(time.perf_counter() - start, 6),
+             launches=self.plan.launches, calls=self.plan.calls, copies=copies,
+             lent=found.count(Role.HELD))  # fmt: skip
+
+
+def record(x: _driver.Executable, where: Device, found: bytes) -> None:
+    """Record the call in flight with these roles. Errors: whatever the launch list raises."""
+    keep = where.new_pool() if Role.HELD in found else None
+    x.prepare(found, keep, _pool_changer(where, keep))
+    with where.recording():
+        _driver.capture_begin(where.index)
+        try:
+            x.trace()
+        except BaseException:
+            _driver.capture_drop(_driver.capture_end(where.index))
+            raise
+        graph = _driver.capture_end(where.index)
+    if not graph:
+        raise RuntimeError("an operator did what a graph cannot hold")
+    x.adopt(graph)
+
+
+def _pool_changer(where: Device, own: Any) -> Callable[[int], None]:
+    def change(lends: int) -> None:
+        before, after = (where.pool, own) if lends else (own, where.pool)
+        where.leave(before)
+        where.enter(after)
+
+    return change
+
+
+# ---------------------------------------------------------------- what is held
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Bytes that are kept between calls, and the graphs.
+
+    pool: of the graphs' shared pools; lent: of large results that graphs give out; arenas and
+    gpu_arenas: intermediates of launch lists; outputs: CPU results kept to be used again.
+    """
+
+    graphs: int
+    nodes: int
+    copied_per_call: int
+    pool: int
+    lent: int
+    arenas: int
+    gpu_arenas: int
+    outputs: int
+
+    def text(self) -> str:
+        """One line per kind of memory."""
+        rows = [
+            ("graphs", f"{self.graphs} with {self.nodes} kernels of ours"),
+            ("graph pools", _size(self.pool)),
+            ("lent results", _size(self.lent)),
+            ("arenas on GPUs", _size(self.gpu_arenas)),
+            ("arenas on CPUs", _size(self.arenas)),
+            ("results kept on CPUs", _size(self.outputs)),
+        ]
+        return "\n".join(f"{name:22}{value}" for name, value in rows)
+
+
+def _size(n: int) -> str:
+    return f"{n / (1 << 20):.1f} MB"
+
+
+def memory_report() -> MemoryReport:
+    """What the native driver holds now."""
+    if _driver is None:
+        return MemoryReport(0, 0, 0, 0, 0, 0, 0, 0)
+    graphs, nodes, copied, lent = _driver.graph_totals()
+    outputs, arenas, gpu_arenas = _driver.held()
+    pool = sum(d.pool_bytes() for d in _devices.values())
+    return MemoryReport(graphs, nodes, copied, pool, lent, arenas, gpu_arenas, outputs)
+
+
+def trim() -> None:
+    """Drop every graph and the pools behind them; they are recorded again when needed."""
+    if _driver is None:
+        return
+    with _lock:
+        while _driver.graph_evict():
+            pass
+        _devices.clear()
