@@ -103,6 +103,8 @@ def prepare() -> None:
     samples = [torch.empty(2, 3), torch.empty((), dtype=torch.int64),
                torch.empty(4, 6, dtype=torch.bfloat16)[::2, 1:],
                torch.nn.Parameter(torch.empty(3))]  # fmt: skip
+    with torch.inference_mode():
+        samples.append(torch.empty(2))
     torch_init(torch._C.TensorBase, str(library) if library.exists() else None, samples)
 
 

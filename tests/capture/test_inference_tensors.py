@@ -4,6 +4,10 @@ import pytest
 import torch
 
 import torchweld
+from torchweld.capture.guard_build import GuardBuilder, is_no_inference
+from torchweld.frame.program import tensor_codes
+from torchweld.ir.guard import Guard
+from torchweld.ir.source import Local
 
 
 def bumped(a, b):
@@ -45,3 +49,19 @@ def test_mode_is_left_when_compiled_code_fails(grads):
         with pytest.raises(IndexError):
             compiled(x, torch.tensor([7]))
         assert torch.is_grad_enabled() == grads
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_the_guard_of_a_tensor_asks_for_inference_without_python(mode):
+    with torch.inference_mode(mode):
+        x = torch.zeros(2)
+    with torch.inference_mode(not mode):
+        other = torch.zeros(2)
+    kind = torch.is_inference if mode else is_no_inference
+    source = Local.make(0, "x")
+    guards = [Guard("tensor", source, tensor_codes(x)), Guard("predicate", source, kind)]
+    program = GuardBuilder(guards, [], 1).build()
+    assert program.n_instrs == 2
+    assert program.check((x,))
+    assert not program.check((other,))
+    assert not program.owning

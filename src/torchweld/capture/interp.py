@@ -17,6 +17,7 @@ from torchweld.base.errors import GraphBreak
 from torchweld.capture import functions, opcodes
 from torchweld.capture.attrs import closure_of
 from torchweld.capture.calls import call_value
+from torchweld.capture.guard_build import is_no_inference
 from torchweld.capture.modes import ATTENTION
 from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.overlap import MUTATED
@@ -138,10 +139,6 @@ def _guard_inference(cap: Capture) -> None:
         if cap.reads_inference or i in written:
             kind = torch.is_inference if real.is_inference() else is_no_inference
             cap.guard("predicate", source, kind)
-
-
-def is_no_inference(x: torch.Tensor) -> bool:
-    return not x.is_inference()
 
 
 def has_plain_data(x: torch.Tensor) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 
 from torchweld.capture.attrs import from_python
+from torchweld.capture.leaf_reads import by_name, guard_leaf
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.tables import METHODS
@@ -63,10 +64,13 @@ def _inline(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
 def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                cont: Cont | None) -> None:  # fmt: skip
     """Record fn(*args, **kwargs) as a call_function node."""
+    if isinstance(fn, types.FunctionType) and not guard_leaf(cap, fn):
+        inline_anyway(cap, fn, args, kwargs, cont)
+        return
     args = [cap.unwrap(a) for a in args]
     kwargs = {k: cap.unwrap(v) for k, v in kwargs.items()}
     try:
-        out = cap.builder.call("call_function", fn, args, kwargs, cap.loc())
+        out = cap.builder.call("call_function", by_name(cap, fn), args, kwargs, cap.loc())
     except NotConstant:
         if isinstance(fn, types.FunctionType):
             inline_anyway(cap, fn, args, kwargs, cont)

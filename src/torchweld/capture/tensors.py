@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchweld.capture.attrs import from_python, mro_lookup
+from torchweld.capture.attrs import from_python, mro_lookup, watch_method
 from torchweld.capture.instances import MISSING
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
@@ -65,6 +65,7 @@ def tensor_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) ->
     if name in ("is_leaf", "grad_fn", "grad", "_version", "__dict__", "_base", "_backward_hooks"):
         _autograd_attr(cap, obj, name, cont)
         return
+    watch_method(cap, obj.kind, name)
     raw = mro_lookup(obj.kind, name)
     if raw is MISSING:
         _own_attr(cap, obj, name, cont)
@@ -160,6 +161,10 @@ def register_methods() -> None:
 
 def tensor_binary(cap: Capture, op: Any, a: Value, b: Value, cont: Cont | None) -> None:
     """An operator of Python with a tensor on either side."""
+    name = op.__name__.strip("_")
+    for x, method in ((a, f"__{name}__"), (b, f"__r{name}__")):
+        if isinstance(x, TensorValue):
+            watch_method(cap, x.kind, method)
     try:
         out = cap.builder.call("call_function", op, [a, b], {}, cap.loc())
     except NotConstant:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
@@ -117,19 +117,22 @@ def batch_norm_inference(b: Builder, x: Tensor, weight: Tensor | None, bias: Ten
         f = rsqrt(running_var.load(c).to(compute) + eps)
         return f if weight is None else f * weight.load(c).to(compute)
 
-    # a nest of its own: the root is taken once per channel, not once per element
-    factor = b.temp(of_channel, running_var, compute, "factor")
+    per_channel: Callable[[Idx], Val] = of_channel
+    if b.spec.device == "cpu":
+        # a nest of its own: the root is taken once per channel, not once per element; a GPU has
+        # arithmetic to spare, and would need one kernel more
+        per_channel = b.temp(of_channel, running_var, compute, "factor").load
 
     def body(idx: Idx) -> Val:
         c = idx[1:2]
-        return _affine((read(idx) - running_mean.load(c).to(compute)) * factor.load(c), c, None,
-                       bias)  # fmt: skip
+        scaled = (read(idx) - running_mean.load(c).to(compute)) * per_channel(c)
+        return _affine(scaled, c, None, bias)
 
-    rest = tuple(b.emit(running_mean.load, s, "unused")
-                 for s in b.specs[1:3] if numel(s.shape) == 0)  # fmt: skip
-    if len(rest) != 2:
+    # a GPU says that it has statistics here, which nothing reads
+    if any(k in b.used and numel(s.shape) for k, s in enumerate(b.specs) if k):
         raise LoweringError("W202", "batch norm statistics of an unknown shape")
-    return (b.emit(body), *rest)
+    return (b.emit(body), *(b.emit(lambda c: running_mean.load(c[:1]), s, "unused")
+                            for s in b.specs[1:3]))  # fmt: skip
 
 
 @reduction("aten.native_batch_norm.default")

@@ -6,11 +6,12 @@ import importlib.util
 import sys
 import types
 
+from torchweld.capture.attrs import get_attr
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.items import dict_set, iterable
 from torchweld.capture.ops import payload
 from torchweld.capture.session import Capture
-from torchweld.capture.state import VFrame, raised, refuse
+from torchweld.capture.state import Raised, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import (
     CellValue,
@@ -125,16 +126,10 @@ def import_name(cap: Capture, f: VFrame, i: Instr) -> None:
 @opcode("IMPORT_FROM")
 def import_from(cap: Capture, f: VFrame, i: Instr) -> None:
     module = f.stack[-1]
-    assert isinstance(module, Const)
     try:
-        found = getattr(module.obj, i.arg)
-    except AttributeError:
+        get_attr(cap, module, i.arg)
+    except Raised:
         raise raised(ImportError, f"cannot import name {i.arg!r}") from None
-    f.stack.append(cap.wrap(found, cap.pin(found, i.arg)) if not _plain(found) else Const(found))
-
-
-def _plain(found: object) -> bool:
-    return found is None or isinstance(found, bool | int | float | str | type | types.ModuleType)
 
 
 @opcode("LOAD_ASSERTION_ERROR")

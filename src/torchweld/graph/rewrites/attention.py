@@ -8,6 +8,9 @@ What is recognised, on tensors of any device:
     p = softmax(scores, last axis), possibly in float32 and cast back
     out = bmm(p, v)
 
+and what torch makes of its own operator where it finds no kernel for fake tensors (ViT on an H200
+with torch 2.11, for one, while eager runs cuDNN's).
+
 The operator that torch picks for the device (flash, memory-efficient, cuDNN) never writes the
 scores to memory. It gives 0 for a row in which everything is masked by -inf, where softmax gives
 NaN: such rows are made NaN.
@@ -23,31 +26,37 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from torchweld.graph.rewrites.node import RESHAPES, arg, new_node, only_user, tensor
+from torchweld.graph.rewrites.node import RESHAPES, arg, behind_views, new_node, only_user, tensor
 from torchweld.graph.rewrites.relayout import Relayout, moved
 from torchweld.ir.graph import VAL
 
 aten = torch.ops.aten
 attention = aten.scaled_dot_product_attention.default
 
+_HALVES = (torch.bfloat16, torch.float16)
 _FLOATS = frozenset((torch.bfloat16, torch.float16, torch.float32))
 
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """The parts of one attention. Shapes: query [.., L, E], key_t [.., E, S], value [.., S, D].
+    """The parts of one attention. Shapes: query [.., L, E], key [.., S, E], value [.., S, D];
+    if `flipped`, key [.., E, S].
 
     lead: the leading sizes of the scores; a part may have their product instead.
+    safe: rows in which everything is masked are 0. last: the node whose value the attention is.
     added: a mask that is added to the scores; hidden: one that is true where a score counts not.
     """
 
     query: Node
-    key_t: Node
+    key: Node
+    flipped: bool
     value: Node
     scale: float
     added: Node | None
     hidden: Node | None
     lead: torch.Size
+    safe: bool
+    last: Node
 
 
 def fuse_attention(graph: Graph) -> None:
@@ -108,7 +117,7 @@ def _match(out: Node) -> _Match | None:
     weights, value = out.args
     assert isinstance(weights, Node) and isinstance(value, Node)
     softmax = _source(weights)
-    if softmax is None or softmax.target is not aten._softmax.default:
+    if softmax is None or softmax.target not in (aten._softmax.default, aten._safe_softmax.default):
         return None
     shape = tensor(softmax).shape
     if softmax.args[1] not in (-1, len(shape) - 1) or len(shape) not in (3, 4):
@@ -122,11 +131,18 @@ def _match(out: Node) -> _Match | None:
         return None
     query, key_t = product.args
     assert isinstance(query, Node) and isinstance(key_t, Node)
-    types = {tensor(x).dtype for x in (query, key_t, value)}
-    if len(types) != 1 or not types <= _FLOATS or tensor(product).numel() == 0:
+    safe = softmax.target is aten._safe_softmax.default
+    last = _narrowed(out) if safe else out
+    wide = last is not out  # torch took its operator apart, and computed it in f32
+    q, by_q = _operand(query, shape[:-2], wide)
+    k, by_k, flipped = _key(key_t, shape[:-2], wide)
+    v, by_v = _operand(value, shape[:-2], wide)
+    types = {tensor(x).dtype for x in (q, k, v)}
+    if len(types) != 1 or not types <= _FLOATS or by_v != 1.0 or tensor(product).numel() == 0:
         return None
-    q, k, v = (_with_shape(x, shape[:-2]) for x in (query, key_t, value))
-    return _Match(q, k, v, scale, added, hidden, shape[:-2])
+    if tensor(last).dtype not in types:
+        return None
+    return _Match(q, k, flipped, v, scale * by_q * by_k, added, hidden, shape[:-2], safe, last)
 
 
 def _source(x: Node) -> Node | None:
@@ -178,29 +194,70 @@ def _unscaled(x: Node) -> tuple[Node, float]:
     return source, float(number if y.target in (aten.mul.Tensor, aten.mul.Scalar) else 1 / number)
 
 
-def _with_shape(x: Node, lead: torch.Size) -> Node:
-    """What `x` [N, A, B] was reshaped from, if that is a tensor [*lead, A, B]; else `x`."""
-    wanted = (*lead, *tensor(x).shape[-2:])
-    y = x
-    while tuple(tensor(y).shape) != wanted:
-        if y.target not in RESHAPES and y.target is not aten.expand.default:
-            return x
+def _narrowed(out: Node) -> Node:
+    """The conversion to half precision that reads `out`, behind reshapes; else `out`."""
+    user = behind_views(out)
+    if user is None or user.target is not aten._to_copy.default:
+        return out
+    return user if tensor(user).dtype in _HALVES and tensor(out).dtype is torch.float32 else out
+
+
+def _key(x: Node, lead: torch.Size, wide: bool) -> tuple[Node, float, bool]:
+    """The key that `x` [N, E, S] is the transpose of, and what it is scaled by; or `x` itself, and
+    True."""
+    y, factor = _operand(x, lead, wide)
+    rank = tensor(y).dim()
+    if y.target is aten.transpose.int and {n % rank for n in y.args[1:]} == {rank - 2, rank - 1}:  # type: ignore[operator]
         source = y.args[0]
         assert isinstance(source, Node)
-        y = source
-    return y
+        z, more = _operand(source, lead, wide)
+        return z, factor * more, False
+    return y, factor, True
+
+
+def _operand(x: Node, lead: torch.Size, wide: bool) -> tuple[Node, float]:
+    """What the operand `x` [N, A, B] was made from by reshapes, copies and scaling, if that is a
+    tensor [*lead, A, B]; and the number that it was scaled by.
+
+    wide: a conversion from half precision to f32 was part of it.
+    """
+    wanted = (*lead, *tensor(x).shape[-2:])
+    found, y, by, factor = x, x, 1.0, 1.0
+    while True:
+        if tuple(tensor(y).shape) == wanted:
+            found, factor = y, by
+        source, number = _step_back(y, wide)
+        if source is None:
+            return found, factor
+        y, by = source, by * number
+
+
+def _step_back(x: Node, wide: bool) -> tuple[Node | None, float]:
+    """The node of which `x` has the elements, in order, times a number."""
+    source = x.args[0] if x.op == "call_function" and x.args else None
+    if not isinstance(source, Node) or not isinstance(source.meta.get(VAL), torch.Tensor):
+        return None, 1.0
+    if tensor(source).numel() != tensor(x).numel():
+        return None, 1.0
+    if x.target in RESHAPES or x.target in (aten.expand.default, aten.clone.default):
+        return source, 1.0
+    if x.target is aten._to_copy.default and wide and tensor(source).dtype in _HALVES:
+        return source, 1.0
+    if x.target in (aten.mul.Scalar, aten.mul.Tensor) and isinstance(x.args[1], (int, float)):
+        return (source, float(x.args[1])) if x.args[1] > 0 else (None, 1.0)
+    return None, 1.0
 
 
 # ---------------------------------------------------------------- replacing
 
 
 def _replace(graph: Graph, out: Node, m: _Match, layout: Relayout) -> None:
-    """Put the attention operator in the place of `out`, or of the reshape that follows it."""
-    target = out
-    user = only_user(out)
+    """Put the attention operator in the place of its result, or of the reshape that follows."""
+    target = m.last
+    user = only_user(target)
     shape = (*m.lead, *tensor(out).shape[1:])
-    if user is not None and user.target in RESHAPES and tuple(tensor(user).shape) == shape:
-        target = user
+    if tuple(tensor(target).shape) != shape and user is not None and user.target in RESHAPES:
+        target = user if tuple(tensor(user).shape) == shape else target
     with graph.inserting_before(target):
         new = _attend(graph, out, m)
         if tensor(new).shape != tensor(target).shape:
@@ -230,7 +287,9 @@ def _attend(graph: Graph, out: Node, m: _Match) -> Node:
         return four(x)
 
     query, value = operand(m.query), operand(m.value)
-    key = add(aten.transpose.int, operand(m.key_t), -2, -1)
+    key = operand(m.key)
+    if m.flipped:
+        key = add(aten.transpose.int, key, -2, -1)
     mask, empty = None, None
     if m.hidden is not None:
         mask = add(aten.logical_not.default, four(m.hidden))
@@ -242,6 +301,6 @@ def _attend(graph: Graph, out: Node, m: _Match) -> Node:
         masked = add(aten.eq.Scalar, mask, -math.inf)
         empty = add(aten.all.dim, masked, -1, True)
     new = add(attention, query, key, value, mask, scale=m.scale)
-    if empty is not None:
+    if empty is not None and not m.safe:
         new = add(aten.masked_fill.Scalar, new, empty, math.nan)
     return add(aten.squeeze.dim, new, 1) if flat else new
