@@ -1,4 +1,4 @@
-"""Draw README's table of results from bench/results/cpu.json, between the two markers."""
+"""Draw README's tables of results from bench/results/{cpu,gpu}.json, between the markers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
+GPU_HEAD = """\
+| work | eager us | torchweld us | speedup | torch.compile reduce-overhead \
+| GPU us: eager / torchweld | of copy bandwidth | first call s (torch.compile) |
+|---|---|---|---|---|---|---|---|"""
 HEAD = """\
 | work | eager us | torchweld us | spread | speedup | torch.compile | torch.jit.trace | of copy \
 bandwidth | first call s (torch.compile) | largest difference |
@@ -62,14 +65,53 @@ def table(content: dict[str, Any]) -> str:
     return "\n".join((HEAD, *map(line, content["rows"]), "", note))
 
 
+def gpu_line(row: dict[str, Any]) -> str:
+    """One Markdown row of the GPU's table."""
+    results = row["results"]
+    eager, mine = results.get("eager", {}), results.get("torchweld", {})
+    peer = results.get("torch.compile reduce-overhead", {})
+    cold = results.get("torch.compile", peer)
+    share = mine.get("of_copy")
+    cells = (
+        row["title"],
+        number(eager.get("us"), ",.1f"),
+        number(mine.get("us"), ",.1f"),
+        times(mine.get("speedup")),
+        times(peer.get("speedup")),
+        f"{number(eager.get('gpu_us'))} / {number(mine.get('gpu_us'))}",
+        "" if share is None else f"{share:.0%}",
+        f"{number(mine.get('first_s'), '.2f')} ({number(cold.get('first_s'), '.1f')})",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def gpu_table(content: dict[str, Any]) -> str:
+    """The GPU's Markdown table, and one paragraph on how it was measured."""
+    machine = content["machine"]
+    versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+    note = (
+        f"{machine['gpu']}, bf16 unless said, no_grad, default mode; Python {machine['python']}, "
+        f"{versions}; {content['date']}. Medians of {content['rounds']} interleaved rounds, wall "
+        f"clock; speedups are against eager."
+    )
+    return "\n".join((GPU_HEAD, *map(gpu_line, content["rows"]), "", note))
+
+
+def drawn(text: str, name: str, table: str) -> str:
+    """The text with what is between the markers of `name` replaced."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, found, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{table}\n{end}{after}" if found else text
+
+
 def main() -> int:
-    results = ROOT / "bench" / "results" / "cpu.json"
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    drawn = table(json.loads(results.read_text(encoding="utf-8")))
-    readme.write_text(f"{before}{BEGIN}\n{drawn}\n{END}{after}", encoding="utf-8")
+    for name, file, draw in (("bench", "cpu", table), ("bench-gpu", "gpu", gpu_table)):
+        path = ROOT / "bench" / "results" / f"{file}.json"
+        text = drawn(text, name, draw(json.loads(path.read_text(encoding="utf-8"))))
+    readme.write_text(text, encoding="utf-8")
     return 0
 
 
