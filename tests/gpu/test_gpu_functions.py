@@ -143,3 +143,11 @@ def test_attention(dtype: torch.dtype) -> None:
 
     check(by_hand, q * 0.1, k * 0.1, v, scale=50.0)
     assert STATISTICS.compiled[-1].externs == 1
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+def test_products_with_long_odd_rows(dtype: torch.dtype) -> None:
+    x, w, b = (rand(*s, dtype=dtype) * 0.1 for s in ((512, 256), (2049, 256), (2049,)))
+    check(lambda x, w: F.linear(x, w), x, w, scale=10.0)
+    check(lambda x, w, b: F.linear(x, w, b).relu(), x, w, b, scale=10.0)
+    check(lambda x, w: torch.log_softmax(F.linear(x, w).float(), -1), x, w, scale=50.0)

@@ -271,6 +271,17 @@ def test_an_operator_raises_what_eager_raises(make, op, capfd):
     assert torch.equal(ex(x, w)[0], x @ w)
 
 
+def test_a_product_gets_rows_with_gaps_where_its_spec_has_them(make):
+    tensors = (spec("input", (4, 8)), spec("input", (8, 9), 1),
+               spec("extern", (4, 9), strides=(16, 1)))  # fmt: skip
+    ex = make(call("aten.mm.default", (T(0), T(1)), tensors, (2,)))
+    x, w = torch.randn(4, 8), torch.randn(8, 9)
+    for _ in range(2):
+        (y,) = ex(x, w)
+        assert y.stride() == (16, 1)
+        torch.testing.assert_close(y, x @ w)
+
+
 def test_exception_types_of_operators_are_kept(make, capfd):
     tensors = (spec("input", (2, 3)), spec("extern", (2, 3)))
     ex = make(call("aten._softmax.default", (T(0), 7, False), tensors, (1,)))

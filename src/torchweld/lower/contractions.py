@@ -16,16 +16,22 @@ transposed view: 4923 and 3271. In bf16 the two were equal (one thread).
 
 Its activations are not used: the one for relu turns NaN into 0, and those for gelu and silu cost as
 much as a pass of their own.
+
+On a GPU, cuBLAS is left to itself, but for rows of half-precision results whose length is no
+multiple of 16 bytes (a vocabulary of 50257): it has slow kernels only for those. Such a result gets
+rows that start at multiples of 16 bytes, with gaps in between.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 
 from torchweld.base.config import current
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ONE
+from torchweld.ir.expr import ONE, as_expr
 from torchweld.ir.loop import Extern, View
 from torchweld.lower.builder import Builder
 from torchweld.lower.registry import lowering
@@ -34,10 +40,14 @@ from torchweld.lower.views import t
 
 LINEAR = "mkldnn._linear_pointwise.default"
 _LEAST_WORK = 1 << 22  # multiplications
+_LEAST_GPU_WORK = 1 << 27
+_ALIGNMENT = 16  # bytes
 
 
 @lowering("aten.mm.default")
 def mm(b: Builder, x: Tensor, mat2: Tensor) -> Tensor:
+    if b.spec.device != "cpu":
+        return _aligned_rows(b, "aten.mm.default", (x, mat2))
     return _linear(b, x, mat2, None)
 
 
@@ -46,7 +56,25 @@ def addmm(b: Builder, x: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 1,
           alpha: float = 1) -> Tensor:  # fmt: skip
     if (beta, alpha) != (1, 1) or x.shape != b.spec.shape[1:]:
         raise LoweringError("W202", "scaled product or sum with a matrix")
+    if b.spec.device != "cpu":
+        return _aligned_rows(b, "aten.addmm.default", (x, mat1, mat2))
     return _linear(b, mat1, mat2, x)
+
+
+def _aligned_rows(b: Builder, op: str, operands: tuple[Tensor, ...]) -> Tensor:
+    """The product in a buffer whose rows are aligned. Errors: LoweringError where they are so."""
+    dtype, (rows, columns) = b.spec.dtype, b.spec.shape
+    inner = operands[-1].shape[0]
+    unit = _ALIGNMENT // dtype.bytes
+    if dtype not in (DType.BF16, DType.F16) or inner.value % unit or not columns.value % unit:
+        raise LoweringError("W202", "product left to cuBLAS")
+    if rows.value * inner.value * columns.value < _LEAST_GPU_WORK:
+        raise LoweringError("W202", "product too small for rows of its own")
+    step = as_expr(-(-columns.value // unit) * unit)
+    out = b.buffer(replace(b.spec, strides=(step, ONE)))
+    given = tuple(b.as_view(o, row_major(o.shape)) for o in operands)
+    b.nodes.append(Extern((out,), op, given, (), (), b.origins))
+    return whole(out)
 
 
 def _linear(b: Builder, x: Tensor, mat2: Tensor, bias: Tensor | None) -> Tensor:

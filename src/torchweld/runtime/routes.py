@@ -85,19 +85,21 @@ def _into(c: Call, tensors: tuple[TensorSpec, ...], missing: frozenset[str]) -> 
         and 0 not in s.sizes
         for s in specs
     )  # fmt: skip
-    if not plain or not _contiguous(specs[-1]):
+    if not plain or not _rows(specs[-1]):
         return None
     words = tuple((_TENSOR, n) for n in numbers)
     return Route(INTO, (which + int(factors["use_gelu"]), words, factors["beta"],
                         factors["alpha"]))  # fmt: skip
 
 
-def _contiguous(s: TensorSpec) -> bool:
+def _rows(s: TensorSpec) -> bool:
+    """Whether a product can be written there: row after row, perhaps with gaps between the rows."""
     step = 1
-    for size, stride in zip(reversed(s.sizes), reversed(s.strides), strict=True):
-        if stride != step:
+    for d in reversed(range(len(s.sizes))):
+        gaps = d == len(s.sizes) - 2 and s.strides[d] > step
+        if s.strides[d] != step and not gaps:
             return False
-        step *= size
+        step = s.strides[d] * s.sizes[d]
     return True
 
 
