@@ -144,6 +144,7 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
         return _through_aten(gm, Refusal("W901", f"{type(error).__name__}: {error}"))
     if not program.meta["mutated"]:
         executable.explain = restoring(gm, gm.forward)
+    executable.eager = restoring(gm, gm.forward)
     compiled = Compiled(gm, executable, executable)
     STATISTICS.kernels += compiled.kernels
     STATISTICS.externs += compiled.externs

@@ -11,7 +11,7 @@ from torchweld.codegen.run import generate
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import ZERO, as_expr
 from torchweld.ir.loop import Buffer, Load, LoopGraph, Nest, Op, View, axis, contiguous
-from torchweld.ir.loop_ops import BOOL, CHECKS, LOGIC, OPS
+from torchweld.ir.loop_ops import BOOL, CHECKS, LOGIC, ON_GPUS, OPS
 from torchweld.ir.op_value import op_value
 from torchweld.ir.plan import Kernel, Plan, Stage
 from torchweld.ir.rounding import convert
@@ -19,7 +19,7 @@ from torchweld.ir.rounding import convert
 FLOATS = [0.0, -0.0, 1.0, -0.75, 2.5, -3.5, 1e-3, 100.25, math.inf, -math.inf, math.nan]
 INTS = [0, 1, -1, 2, -3, 7, 63, 127, -128]
 VALUES = {"f": FLOATS, "i": INTS, "b": [False, True]}
-SPECIAL = {"where", "cast", *CHECKS}  # tested as kernels
+SPECIAL = {"where", "cast", *CHECKS, *ON_GPUS}  # tested as kernels
 # eager's own answer is undefined or differs from the plain meaning only in its last places
 LOOSE = {"lgamma": 1e-4, "erfinv": 1e-5, "tan": 1e-5}
 

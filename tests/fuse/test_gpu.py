@@ -151,19 +151,20 @@ return s
 
 def test_a_column_sum_reads_whole_lines_and_fills_the_machine():
     parts, last = gpu(COLUMN_SUM.format(t="bf16", m=16384, n=8192))
-    assert parts.tile == Tile(128, 16, 4)
-    assert [a.size.value for a in parts.grid] == [16, 8192] and extents(parts) == [(1024,)]
+    assert parts.tile == Tile(64, 16, 2)
+    assert [a.size.value for a in parts.grid] == [64, 8192] and extents(parts) == [(256,)]
     assert [a.size.value for a in last.grid] == [8192]
 
 
 def test_a_small_column_sum_is_one_kernel():
     (k,) = gpu(COLUMN_SUM.format(t="bf16", m=256, n=1024))
-    assert k.tile == Tile(16, 128, 8)
+    assert k.tile == Tile(16, 64, 4)
 
 
 def test_the_last_part_of_an_odd_length_is_guarded(monkeypatch):
     monkeypatch.setattr("torchweld.fuse.split_gpu.SECOND_NS", 0.0)
     monkeypatch.setattr("torchweld.fuse.split_gpu.LEAST_PART", 1)
+    monkeypatch.setattr("torchweld.fuse.split_gpu.BLOCKS", 1024)
     assert len(small("""
         x: f32[4999] input
         s: f32[]

@@ -112,7 +112,7 @@ def test_every_operator_has_a_value_on_special_numbers():
             dtype = {"f": F64, "i": DType.I64, "b": DType.BOOL}[kind]
             for a in special[kind]:
                 for b in special[kind]:
-                    args = (a, b, b)[: row.arity] if name != "where" else (True, a, b)
+                    args = (a, b, b, b)[: row.arity] if name != "where" else (True, a, b)
                     if name not in CHECKS:
                         op_value(name, args, DType.BOOL if row.rule in ("bool", "logic") else dtype)
 

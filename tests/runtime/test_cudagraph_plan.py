@@ -8,6 +8,7 @@ from torchweld.ir.dtype import DType
 from torchweld.ir.program import (
     Alloc,
     Call,
+    Draw,
     Drop,
     GridLaunch,
     Launch,
@@ -63,6 +64,15 @@ def test_what_only_kernels_touch_is_patched():
         (launch(0, 1), Alloc(2), launch(1, 2)), (2,),
     )  # fmt: skip
     assert roles_of(p) == [Role.PATCH, Role.NONE, Role.PATCH]
+
+
+def test_the_state_of_a_generator_is_a_value_that_every_call_sets():
+    number = spec("state", 0, (), (), DType.I64, "cpu")
+    p = program(
+        (spec("input"), number, number, spec("fresh")),
+        (Draw("cuda:0", 4, 1, 2), Alloc(3), launch(0, 1, 2, 3)), (3,),
+    )  # fmt: skip
+    assert roles_of(p) == [Role.PATCH, Role.VALUE, Role.VALUE, Role.PATCH]
 
 
 def test_what_an_operator_reads_is_copied_unless_it_stays():

@@ -148,6 +148,15 @@ class Config:
             "effect": "CUDA graphs of the process; the one not used for longest makes room",
         },
     )
+    gpu_random: bool = field(
+        default=False,
+        metadata={
+            "env": "TORCHWELD_GPU_RANDOM",
+            "values": "0, 1",
+            "effect": "draw random numbers in CUDA kernels of our own, from eager's stream, instead of "
+            "calling ATen: experimental, checked against ATen's numbers on the device at first use",
+        },
+    )
     interpret: bool = field(
         default=False,
         metadata={

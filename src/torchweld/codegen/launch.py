@@ -7,11 +7,13 @@ from torchweld.codegen.cpp_index import constant
 from torchweld.codegen.tiles import blocks_of
 from torchweld.ir.expr import Expr
 from torchweld.ir.loop import Axis, Buffer, Extern, ExternArg, Torch, View
+from torchweld.ir.philox import DRAW
 from torchweld.ir.plan import Free, Kernel, Plan
 from torchweld.ir.program import (
     Alloc,
     Call,
     CallArg,
+    Draw,
     Drop,
     GridLaunch,
     Instruction,
@@ -43,6 +45,7 @@ class Assembler:
         self._slots = {s.buffer: s for s in plan.slots}
         self._fresh = set(plan.fresh)
         self._views: dict[View, int] = {}
+        self._drawn: set[Buffer] = set()
         given = [b for b in plan.graph.inputs if b.role == "input"]
         for i, b in enumerate(given):
             self._bind(b, "input", i)
@@ -55,9 +58,11 @@ class Assembler:
             match step:
                 case Kernel():
                     self._launch(step, functions[step.name])
+                case Extern(op=op) if op == DRAW:
+                    self._draw(step)
                 case Extern():
                     self._call(step)
-                case Free():
+                case Free() if step.buffer not in self._drawn:
                     self.steps.append(Drop(self.number[step.buffer]))
                     self._forget_views(step.buffer)
 
@@ -118,6 +123,14 @@ class Assembler:
             self.steps += [GridLaunch(function, args, blocks)] if blocks else []
         elif extent:
             self.steps.append(Launch(function, args, extent, max(k.grain, 1)))
+
+    def _draw(self, x: Extern) -> None:
+        device, count = x.args
+        seed, block = (self._bind(b, "state", 0) for b in x.outs)
+        self._drawn |= set(x.outs)
+        if not isinstance(device, str) or not isinstance(count, int):
+            raise InternalError(f"{DRAW} of {x.args}")
+        self.steps.append(Draw(device, count, seed, block))
 
     def _call(self, x: Extern) -> None:
         args = tuple(self._arg(a) for a in x.args)

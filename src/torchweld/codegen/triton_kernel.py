@@ -20,6 +20,7 @@ from torchweld.codegen.triton_align import Shift, shift_for
 from torchweld.codegen.triton_folds import TileFolds, collected
 from torchweld.codegen.triton_index import LIMIT, index_text, wide
 from torchweld.codegen.triton_ops import narrowed
+from torchweld.codegen.triton_random import RANDOM_TEXT
 from torchweld.codegen.triton_types import COMPUTED, NARROW, signature_type
 from torchweld.codegen.triton_values import POINTS, STEPS, Val
 from torchweld.ir.dtype import DType
@@ -28,11 +29,12 @@ from torchweld.ir.loop import Buffer, Load, Op, Scalar, loads
 from torchweld.ir.plan import Kernel
 from torchweld.ir.program import Artifact
 
-HEAD = """\
+IMPORTS = """\
 import triton
 import triton.language as tl
 import weld_triton as weld
-
+"""
+HEAD = """
 
 @triton.jit
 """
@@ -54,7 +56,8 @@ class TritonKernel:
         return f"{self.role}_{key[:10]}"
 
     def artifact(self) -> Artifact:
-        source = HEAD + self.text.replace("@", self.name, 1)
+        drawing = RANDOM_TEXT if "philox(" in self.text else ""
+        source = IMPORTS + drawing + HEAD + self.text.replace("@", self.name, 1)
         return Artifact("triton", source, (self.name,), self.options)
 
 

@@ -24,6 +24,9 @@ PRELUDE = frozenset({
     "hypot", "nextafter",
 })  # fmt: skip
 
+# functions of the text itself: triton_random.py
+RANDOM = frozenset({"philox", "fast_sin", "fast_cos", "sinpi", "cospi"})
+
 FLOAT: dict[str, Text] = {
     "neg": lambda a: f"weld.neg({a[0]})",
     "abs": lambda a: f"tl.abs({a[0]})",
@@ -73,7 +76,7 @@ LOGIC: dict[str, Text] = {
 }
 
 # functions of the prelude that look at the types of their arguments
-ASKS_TYPES = frozenset({"floor_div", "mod", "shl", "shr", "ipow"})
+ASKS_TYPES = frozenset({"floor_div", "mod", "shl", "shr", "ipow", "philox"})
 
 
 def infix(x: Op) -> bool:
@@ -111,6 +114,8 @@ def _arithmetic(x: Op, kind: DType, args: list[str]) -> str:
         return f"tl.sqrt({args[0]})" if kind is DType.F64 else f"tl.sqrt_rn({args[0]})"
     if x.name in PRELUDE:
         return f"weld.{x.name}({', '.join(args)})"
+    if x.name in RANDOM:
+        return f"{x.name}({', '.join(args)})"
     raise InternalError(f"operator {x.name} has no Triton text")
 
 

@@ -125,6 +125,7 @@ class Body:
 _COST = {
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log10", "log1p"), 20),
     **dict.fromkeys(("tanh", "sigmoid"), 20),
+    "philox": 100,
     **dict.fromkeys(("erf", "erfc", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"), 30),
     **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh", "pow", "lgamma", "erfinv"), 60),
     **dict.fromkeys(("div", "sqrt", "rsqrt", "hypot"), 4),

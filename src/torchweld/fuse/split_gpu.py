@@ -14,7 +14,7 @@ from torchweld.fuse.target import Cut
 from torchweld.ir.loop import Axis, LoopGraph, Nest
 
 MULTIPROCESSORS = 132
-BLOCKS = 8 * MULTIPROCESSORS  # wanted
+BLOCKS = 32 * MULTIPROCESSORS  # wanted: narrow ones, of two warps
 FULL = 2 * MULTIPROCESSORS  # blocks that need no help
 WIDTH = 256  # bytes of a row that a block of columns reads ...
 SECTOR = 32  # ... and those that memory moves at least, good enough for data ...

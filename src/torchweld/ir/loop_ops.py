@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchweld.base.registry import Registry
+from torchweld.ir.philox import word
 
 # how the result dtype follows from the arguments
 SAME = "same"  # all arguments and the result have one dtype
@@ -146,6 +147,10 @@ def _erfinv(x: float) -> float:
     return y
 
 
+def _in_half_turns(f: Callable[[float], float]) -> Callable[[float], float]:
+    return _total(lambda x: f(math.pi * math.fmod(x, 2.0)))
+
+
 def _wrap(i: int, n: int) -> int:
     j = i + n if i < 0 else i
     if not 0 <= j < n:
@@ -212,6 +217,10 @@ _row("signbit", 1, BOOL, "fi", lambda x: math.copysign(1.0, x) < 0, "whether the
 _row("copysign", 2, SAME, "f", math.copysign, "|a| with the sign of b")
 _row("hypot", 2, SAME, "f", math.hypot, "sqrt(a*a + b*b)")
 _row("nextafter", 2, SAME, "f", math.nextafter, "the next value after a toward b")
+_row("fast_sin", 1, SAME, "f", _total(math.sin), "sine to 2**-20, absolute, in 0..2 pi; on GPUs")
+_row("fast_cos", 1, SAME, "f", _total(math.cos), "cosine to 2**-20, absolute, in 0..2 pi; on GPUs")
+_row("sinpi", 1, SAME, "f", _in_half_turns(math.sin), "sine of pi x; on GPUs")
+_row("cospi", 1, SAME, "f", _in_half_turns(math.cos), "cosine of pi x; on GPUs")
 _row("isnan", 1, BOOL, "f", lambda x: x != x, "whether NaN")
 _row("isinf", 1, BOOL, "f", lambda x: math.isinf(x), "whether infinite")
 _row("eq", 2, BOOL, "fib", lambda a, b: a == b, "a == b")
@@ -237,7 +246,11 @@ _row("check_index", 2, INDEX, "i", _wrap, "index a into size b: negative counts 
      "out of range fails the call with an IndexError")  # fmt: skip
 _row("check_bound", 2, INDEX, "i", _bound, "index a into size b, not negative; "
      "out of range fails the call with a RuntimeError")  # fmt: skip
+_row("philox", 4, INDEX, "i", word, "32 random bits: word d of block b of subsequence c of seed a; "
+     "on GPUs")  # fmt: skip
 
+# Operators that only GPU kernels have.
+ON_GPUS = frozenset({"fast_sin", "fast_cos", "sinpi", "cospi", "philox"})
 # Operators that may fail a call -> what a kernel returns then (the codes are or-ed together).
 CHECKS = {"check_index": 1, "check_bound": 2}
 # The exception for each code; of several, the first one is raised.

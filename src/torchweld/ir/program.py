@@ -43,7 +43,8 @@ class TensorSpec:
 
     place: "input" (index = position in the call), "const" (index = output of the prologue; may be
     opaque to all but the Call that takes it), "arena" (index = byte offset), "fresh" (made by an
-    Alloc step), "extern" (result of a Call step), "view" (made by a MakeView step).
+    Alloc step), "extern" (result of a Call step), "view" (made by a MakeView step), "state" (a
+    number that a Draw step sets: kernels take it by value).
     """
 
     place: str
@@ -125,13 +126,28 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """Take `count` words (a multiple of 4) from torch's default generator of a CUDA device.
+
+    seed, block: the "state" tensors, i64, that get the generator's seed, and its offset in blocks
+    of four words before it moves on by `count`. A Program draws at most once per device, and before
+    any step that could: a driver may do it as soon as the call begins.
+    """
+
+    device: str
+    count: int
+    seed: int
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """Release a tensor before the end of the call."""
 
     tensor: int
 
 
-Instruction = Alloc | MakeView | Launch | GridLaunch | Call | Drop
+Instruction = Alloc | MakeView | Launch | GridLaunch | Call | Draw | Drop
 
 
 @dataclass(frozen=True, slots=True)

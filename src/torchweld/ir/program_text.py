@@ -10,6 +10,7 @@ from torchweld.ir.program import (
     Artifact,
     Call,
     CallArg,
+    Draw,
     Drop,
     Instruction,
     Launch,
@@ -73,6 +74,8 @@ def step_text(s: Instruction) -> str:
             )
             outs = f"{', '.join(map(_name, s.results))} = " if s.results else ""
             return f"{outs}call {s.op}({args})"
+        case Draw():
+            return f"t{s.seed}, t{s.block} = draw {s.count} from {s.device}"
         case Drop():
             return f"drop t{s.tensor}"
     raise InternalError(f"no text for the step {s!r}")

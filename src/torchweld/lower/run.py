@@ -8,6 +8,7 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from torchweld.base.config import current
 from torchweld.base.errors import InternalError, LoweringError, Refusal
 from torchweld.base.events import emit
 from torchweld.base.loc import NOWHERE, Loc
@@ -20,6 +21,7 @@ from torchweld.lower.elementwise import lower_pointwise
 from torchweld.lower.fallback import Env, Lowered, lower_extern
 from torchweld.lower.finish import finish
 from torchweld.lower.overwrite import overwriting
+from torchweld.lower.random_draws import draw_in_nests
 from torchweld.lower.registry import Rule, arguments_for, bind
 from torchweld.lower.tensor import Spec, Tensor, spec_of, whole
 
@@ -48,7 +50,8 @@ def lower(pair: GraphPair) -> LoopGraph:
             raise LoweringError("W201", f"{node.op} node {node.name}", at=_loc(node))
     if outputs is None:
         raise LoweringError("W201", "graph without an output node")
-    return LoopGraph(tuple(inputs), tuple(b.nodes), outputs)
+    g = LoopGraph(tuple(inputs), tuple(b.nodes), outputs)
+    return draw_in_nests(g) if current().gpu_random else g
 
 
 def _input(b: Builder, node: Node) -> Buffer:

@@ -182,6 +182,8 @@ static int parse_step(Executable *x, PyObject *row, Step *s)
         return parse_call(x, row, s);
     case S_GRID:
         return grid_parse(x, row, s);
+    case S_DRAW:
+        return draw_parse(x, row, s);
     default:
         PyErr_Format(PyExc_ValueError, "step kind %ld", kind);
         return -1;
@@ -235,6 +237,9 @@ void free_rows(Executable *x)
         Py_CLEAR(s->name);
         Py_CLEAR(s->callable);
         Py_CLEAR(s->kwnames);
+        Py_CLEAR(s->get_seed);
+        Py_CLEAR(s->get_offset);
+        Py_CLEAR(s->set_offset);
     }
     for (int i = 0; x->specs && i < x->n_tensors; i++) {
         PyMem_Free(x->specs[i].sizes);

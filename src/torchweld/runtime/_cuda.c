@@ -146,6 +146,67 @@ int grid_parse(Executable *x, PyObject *row, Step *s)
     return 0;
 }
 
+/* ---------------------------------------------------------------- random numbers */
+
+/* (kind, seed, block, count, initial_seed, get_offset, set_offset) */
+int draw_parse(Executable *x, PyObject *row, Step *s)
+{
+    long long count;
+    PyObject *seed, *get, *set;
+    if (!PyArg_ParseTuple(row, "iiiLOOO", &s->kind, &s->tensor, &s->source, &count, &seed, &get,
+                          &set))
+        return -1;
+    s->count = count;
+    s->get_seed = Py_NewRef(seed);
+    s->get_offset = Py_NewRef(get);
+    s->set_offset = Py_NewRef(set);
+    s->draw = x->n_draws++;
+    int limits[] = {s->tensor, s->source};
+    for (int i = 0; i < 2; i++)
+        if (limits[i] < x->n_inputs || limits[i] >= x->n_tensors ||
+            x->specs[limits[i]].place != STATE) {
+            PyErr_SetString(PyExc_ValueError, "draw row");
+            return -1;
+        }
+    return 0;
+}
+
+static int number_of(PyObject *method, uint64_t *out)
+{
+    PyObject *number = PyObject_CallNoArgs(method);
+    if (!number)
+        return -1;
+    *out = PyLong_AsUnsignedLongLongMask(number);
+    Py_DECREF(number);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Torch counts words of 32 bits, of which a block has four. */
+static int draw(Step *s, int64_t *drawn)
+{
+    uint64_t seed, offset;
+    if (number_of(s->get_seed, &seed) < 0 || number_of(s->get_offset, &offset) < 0)
+        return -1;
+    drawn[0] = (int64_t)seed;
+    drawn[1] = (int64_t)(offset / 4);
+    PyObject *moved = PyLong_FromUnsignedLongLong(offset + (uint64_t)s->count);
+    PyObject *done = moved ? PyObject_CallOneArg(s->set_offset, moved) : NULL;
+    Py_XDECREF(moved);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+int draw_numbers(Executable *x, Frame *f)
+{
+    for (int i = 0, left = x->n_draws; left; i++)
+        if (x->steps[i].kind == S_DRAW) {
+            left--;
+            if (draw(&x->steps[i], f->drawn + 2 * x->steps[i].draw) < 0)
+                return -1;
+        }
+    return 0;
+}
+
 /* ---------------------------------------------------------------- for Python */
 
 /* cuda_init(driver library, torch's library, device type, OutOfMemoryError) -> None; RuntimeError

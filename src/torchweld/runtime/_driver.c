@@ -223,7 +223,7 @@ static int copy_back(Executable *x, Frame *f, PyObject *const *inputs)
 
 static int run(Executable *x, Frame *f, PyObject *const *inputs)
 {
-    if (bind_inputs(x, f, inputs) < 0)
+    if (bind_inputs(x, f, inputs) < 0 || draw_numbers(x, f) < 0)
         return -1;
     int done = x->graphs ? graph_call(x, f, inputs) : 0;
     if (done)
@@ -234,6 +234,16 @@ static int run(Executable *x, Frame *f, PyObject *const *inputs)
     int status = run_steps(x, f, inputs, &saved);
     take_gil(&saved);
     return status == 0 && f->cloned ? copy_back(x, f, inputs) : status;
+}
+
+/* What a capture of the user's draws is counted at each replay: only eager's kernels know how. */
+static PyObject *in_eager(Executable *x, PyObject *const *inputs)
+{
+    PyObject *made =
+        PyObject_Vectorcall(x->eager, inputs, (size_t)(x->n_inputs - x->n_constants), NULL);
+    PyObject *result = made ? PySequence_Tuple(made) : NULL;
+    Py_XDECREF(made);
+    return result;
 }
 
 /* inputs: constants included. */
@@ -247,6 +257,11 @@ static PyObject *call(Executable *x, PyObject *const *inputs)
     if (!f) {
         cuda_leave(before);
         return NULL;
+    }
+    if (x->n_draws && f->capturing && x->eager) {
+        frame_give(x, f);
+        cuda_leave(before);
+        return in_eager(x, inputs);
     }
     Py_INCREF(x);  /* an operator written in Python may drop the caller's last reference */
     PyObject *result = NULL;
@@ -365,6 +380,7 @@ static int executable_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(x->view);
     Py_VISIT(x->bump);
     Py_VISIT(x->explain);
+    Py_VISIT(x->eager);
     Py_VISIT(x->source);
     Py_VISIT(x->known);
     return graphs_visit(x, visit, arg);
@@ -388,6 +404,7 @@ static void executable_dealloc(PyObject *self)
     Py_CLEAR(x->view);
     Py_CLEAR(x->bump);
     Py_CLEAR(x->explain);
+    Py_CLEAR(x->eager);
     constants_free(x);
     pthread_mutex_destroy(&x->mutex);
     Py_TYPE(self)->tp_free(self);
@@ -422,6 +439,19 @@ static int set_explain(PyObject *self, PyObject *value, void *unused)
     return 0;
 }
 
+static PyObject *get_eager(PyObject *self, void *unused)
+{
+    PyObject *eager = ((Executable *)self)->eager;
+    return Py_NewRef(eager ? eager : Py_None);
+}
+
+static int set_eager(PyObject *self, PyObject *value, void *unused)
+{
+    Executable *x = (Executable *)self;
+    Py_XSETREF(x->eager, value && value != Py_None ? Py_NewRef(value) : NULL);
+    return 0;
+}
+
 static PyMethodDef executable_methods[] = {
     {"trim", executable_trim, METH_NOARGS, "Give back the memory kept between calls."},
     {"forget", executable_forget, METH_NOARGS, "Ask for the constants again at the next call."},
@@ -438,6 +468,7 @@ static PyGetSetDef executable_getset[] = {
     {"driver", get_driver, NULL, "\"native\"", NULL},
     {"program", get_program, NULL, "The Program that this runs.", NULL},
     {"explain", get_explain, set_explain, "Raises eager's error when a kernel fails.", NULL},
+    {"eager", get_eager, set_eager, "Does in eager what a call does.", NULL},
     {"graphs", graphs_get, NULL, "What is recorded: one tuple per graph, or why nothing is.", NULL},
     {"counts", get_counts, NULL, "(calls, outputs placed in pooled memory)", NULL},
     {NULL},

@@ -122,7 +122,7 @@ int32_t run_kernel(Kernel kernel, void *const *pointers, int64_t extent, int64_t
 
 /* ---------------------------------------------------------------- the launch list */
 
-enum place { INPUT, ARENA, FRESH, EXTERN, VIEW };
+enum place { INPUT, ARENA, FRESH, EXTERN, VIEW, STATE };
 
 typedef struct {
     int place;
@@ -156,13 +156,13 @@ typedef struct Arg {
     Py_ssize_t length;
 } Arg;
 
-enum step_kind { S_ALLOC, S_VIEW, S_LAUNCH, S_CALL, S_DROP, S_GRID };
+enum step_kind { S_ALLOC, S_VIEW, S_LAUNCH, S_CALL, S_DROP, S_GRID, S_DRAW };
 enum route { R_PYTHON, R_SHIM, R_INTO };
 #define INTO_ACTIVATION 8  /* Torch.into from here on: with relu, with gelu */
 
 typedef struct {
     int kind;
-    int tensor, source;   /* ALLOC, VIEW, DROP */
+    int tensor, source;   /* ALLOC, VIEW, DROP; DRAW: the seed, the block */
     int tracked;          /* VIEW: torch must know that it is one (it aliases an input) */
     /* LAUNCH */
     Kernel kernel;
@@ -177,6 +177,10 @@ typedef struct {
     int n_params;         /* more than n_args: the rest are null */
     int device;
     int *by_value;        /* by argument: the size of a number that the kernel takes itself, or 0 */
+    /* DRAW: count words from the generator with these methods; the number of the draw */
+    PyObject *get_seed, *get_offset, *set_offset;
+    int64_t count;
+    int draw;
     /* CALL */
     int route, into;
     const char *op, *overload;
@@ -202,6 +206,7 @@ typedef struct Frame {
     PyObject **objects;   /* Python tensors made for a number, or NULL */
     void **pointers;
     void **gather;        /* pointer array of one launch */
+    int64_t *drawn;       /* by draw: the seed, the block */
     uint64_t *stack;      /* of one dispatcher call */
     Handle *spare;        /* SPARES by group: dropped tensors that nobody else holds */
     void *stream;         /* CUDA: torch's current one; the frame's memory belongs to it */
@@ -229,6 +234,7 @@ typedef struct {
     PyObject *view;       /* (source tensor, number, source number) -> a view that torch tracks */
     PyObject *bump;       /* (list of tensors) -> None: advances their version counters */
     PyObject *explain;    /* (*inputs): raises what eager raises; NULL if nobody can */
+    PyObject *eager;      /* (*inputs) -> outputs, in eager; NULL if nobody can */
     PyObject *source;     /* (*inputs) -> the constants that belong to them; NULL if there are none */
     PyObject *known;      /* what it gave last, or NULL */
     PyObject **witness;   /* the frozen inputs of that call, borrowed */
@@ -236,7 +242,7 @@ typedef struct {
     int n_frozen, n_constants;
     int n_inputs;         /* constants included: they follow what the call is given */
     int n_tensors, n_steps, n_outputs, n_groups, n_mutated, verify, guarded;
-    int max_args, max_stack;
+    int max_args, max_stack, n_draws;
     int64_t arena_bytes;
     Spec *specs;
     Step *steps;
@@ -300,6 +306,8 @@ PyObject *constants_for(Executable *x, PyObject *const *given);  /* a tuple, new
 /* cuda.c */
 int grid_launch(Executable *x, Frame *f, Step *s);
 int grid_parse(Executable *x, PyObject *row, Step *s);
+int draw_parse(Executable *x, PyObject *row, Step *s);
+int draw_numbers(Executable *x, Frame *f);  /* once per call: what its random numbers come from */
 void cuda_out_of_memory(int64_t bytes);
 PyObject *cuda_init(PyObject *self, PyObject *args);
 PyObject *cuda_load(PyObject *self, PyObject *args);

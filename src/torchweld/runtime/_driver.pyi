@@ -8,6 +8,7 @@ from torchweld.ir.program import Program
 
 class Executable:
     explain: Callable[..., object] | None
+    eager: Callable[..., object] | None
     def __init__(
         self,
         program: Program,

@@ -180,7 +180,7 @@ void frame_free(Executable *x, Frame *f)
         if (f->spare[g])
             torch.delete_handle(f->spare[g]);
     void *arrays[] = {f->handles, f->owned, f->objects, f->pointers,
-                      f->gather, f->stack,   f->spare};
+                      f->gather, f->stack,   f->spare,   f->drawn};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         PyMem_RawFree(arrays[i]);
     PyMem_RawFree(f);
@@ -200,11 +200,17 @@ Frame *frame_new(Executable *x, int inference)
     f->gather = zeroed(x->max_args, sizeof *f->gather);
     f->stack = zeroed(x->max_stack, sizeof *f->stack);
     f->spare = zeroed(x->n_groups * SPARES, sizeof *f->spare);
+    f->drawn = zeroed(2 * x->n_draws, sizeof *f->drawn);
     if (!f->handles || !f->owned || !f->objects || !f->pointers || !f->gather || !f->stack ||
-        !f->spare) {
+        !f->spare || !f->drawn) {
         frame_free(x, f);
         return NULL;
     }
+    for (int i = 0; x->n_draws && i < x->n_steps; i++)
+        if (x->steps[i].kind == S_DRAW) {
+            f->pointers[x->steps[i].tensor] = &f->drawn[2 * x->steps[i].draw];
+            f->pointers[x->steps[i].source] = &f->drawn[2 * x->steps[i].draw + 1];
+        }
     return f;
 }
 

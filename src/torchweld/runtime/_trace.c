@@ -278,6 +278,7 @@ static int trace_in(Executable *x, Frame *f, Frame *t, PyObject *const *inputs, 
             t->pointers[n] = f->pointers[n];
         }
     }
+    memcpy(t->drawn, f->drawn, 2 * (size_t)x->n_draws * sizeof *t->drawn);
     if (frame_arena(x, t) < 0)
         return -1;
     PyThreadState *saved = NULL;

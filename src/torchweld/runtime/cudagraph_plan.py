@@ -35,6 +35,8 @@ LEND_BYTES = 2 << 20
 # An input that an operator reads is copied without a thought up to this size.
 SMALL_BYTES = 64 << 10
 
+# Places of numbers that kernels may take by value: known before the graph is launched.
+_NUMBERS = ("input", "const", "state")
 _RANDOM = "nondeterministic_seeded"
 _TAGS = {
     _RANDOM: "draws random numbers",
@@ -67,7 +69,7 @@ class GraphPlan:
     """Who touches what.
 
     root: by tensor, the tensor whose memory it is in. launched, called: roots that our kernels and
-    that operators touch; numbers: inputs that kernels take by value. made: roots of the outputs
+    that operators touch; numbers: what kernels take by value. made: roots of the outputs
     that the Program makes. tail: the steps that make the outputs' views.
     """
 
@@ -149,6 +151,8 @@ def roles(
         found[n] = _input_role(plan, n, static)
     for n in plan.made:
         found[n] = _output_role(plan, n, lend)
+    for n in plan.numbers:
+        found[n] = Role.VALUE
     why = _uncopyable(plan, found)
     if not why and not forced:
         why = _does_not_pay(plan, copied_bytes(plan, bytes(found)))
@@ -165,8 +169,6 @@ def copied_bytes(plan: GraphPlan, found: bytes) -> int:
 
 
 def _input_role(plan: GraphPlan, n: int, static: frozenset[int]) -> Role:
-    if n in plan.numbers:
-        return Role.VALUE
     if n in plan.called:
         return Role.STATIC if n in static else Role.COPY
     return Role.PATCH if n in plan.launched else Role.NONE
@@ -250,9 +252,9 @@ def _strangers(p: Program, numbers: set[int], called: set[int]) -> str:
             continue
         if n in called:
             return f"an operator reads tensor {n}, which is on the CPU"
-        if n in numbers and s.place not in ("input", "const"):
+        if n in numbers and s.place not in _NUMBERS:
             return f"tensor {n} is computed on the CPU"
-        if s.place not in ("input", "const"):
+        if s.place not in _NUMBERS:
             return f"tensor {n} is on the CPU"
     return ""
 

@@ -39,9 +39,12 @@ class Executable(Protocol):
 
     driver: "native" or "python". trim() gives back memory that is kept between calls.
     explain: takes the inputs and raises eager's error; asked when a kernel reports a failure.
+    eager: takes the inputs and does in eager what a call does; asked while the user captures a
+    stream, if the Program draws random numbers: those of a capture are counted when it is replayed.
     """
 
     explain: Callable[..., object] | None
+    eager: Callable[..., object] | None
 
     @property
     def driver(self) -> str: ...

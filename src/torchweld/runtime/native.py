@@ -16,6 +16,7 @@ from torchweld.base.errors import InternalError
 from torchweld.ir.program import (
     Alloc,
     Call,
+    Draw,
     Drop,
     GridLaunch,
     Launch,
@@ -24,7 +25,7 @@ from torchweld.ir.program import (
     TensorArg,
     TensorSpec,
 )
-from torchweld.runtime import cuda, routes
+from torchweld.runtime import cuda, draws, routes
 from torchweld.runtime.calls import TORCH_DTYPE, promised, resolve
 from torchweld.runtime.constants import Constants
 from torchweld.runtime.python_driver import bump_versions, mutated_inputs, view_offset
@@ -36,8 +37,9 @@ except ImportError as error:  # built without a C compiler
     _driver = None  # type: ignore[assignment]
     _why_missing = str(error)
 
-_PLACES = {"input": 0, "const": 0, "arena": 1, "fresh": 2, "extern": 3, "view": 4}
+_PLACES = {"input": 0, "const": 0, "arena": 1, "fresh": 2, "extern": 3, "view": 4, "state": 5}
 _ALLOC, _VIEW, _LAUNCH, _CALL, _DROP = range(5)
+_DRAW = 6
 _LIBRARIES = (
     "libtorch_cpu.so", "libtorch_python.so", "libc10.so", "libtorch.so", "libtorch_cuda.so",
 )  # fmt: skip
@@ -234,6 +236,8 @@ class _Rows:
                 return cuda.grid_row(step, self.kernels[step.function], self.program.tensors)
             case Call():
                 return self._call(step)
+            case Draw(device, count, seed, block):
+                return (_DRAW, seed, block, count, *draws.methods(device))
             case Drop(tensor):
                 return (_DROP, tensor)
             case _:

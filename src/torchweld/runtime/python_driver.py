@@ -17,6 +17,7 @@ from torchweld.ir.loop_ops import FAILURES
 from torchweld.ir.program import (
     Alloc,
     Call,
+    Draw,
     Drop,
     GridLaunch,
     Instruction,
@@ -34,6 +35,7 @@ from torchweld.runtime.calls import (
     tensors_in,
 )
 from torchweld.runtime.constants import Constants
+from torchweld.runtime.draws import captured, draws, take
 
 POISON = 0xFF
 _Kernel = ctypes.CFUNCTYPE(
@@ -70,6 +72,7 @@ class PythonDriver:
 
     driver = "python"
     explain: Callable[..., object] | None = None
+    eager: Callable[..., object] | None = None
 
     def __init__(
         self, program: Program, functions: Mapping[str, int], verify: bool = False,
@@ -82,6 +85,7 @@ class PythonDriver:
         self._ops = {s.op: resolve(s.op) for s in program.steps if isinstance(s, Call)}
         self._mutated = mutated_inputs(program)
         self._constants = constants
+        self._draws = draws(program)
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """The outputs for these inputs.
@@ -90,6 +94,8 @@ class PythonDriver:
         whatever an operator raises.
         """
         check_inputs(self.program, inputs, self._verify)
+        if self._draws and self.eager and captured():
+            return tuple(self.eager(*inputs))  # type: ignore[arg-type]
         known = self._constants(*inputs) if self._constants else ()
         run = _Run(dict(enumerate((*inputs, *known))))
         # Captured graphs contain the casts that autocast would add.
@@ -175,6 +181,10 @@ class PythonDriver:
             kept = promised(step.op, t, self.program.tensors[n], self._verify)
             run.tensors[n] = kept.clone() if _same_storage(kept, run.arena) else kept
 
+    def _draw(self, run: _Run, step: Draw) -> None:
+        for n, number in zip((step.seed, step.block), take(step.device, step.count), strict=True):
+            run.tensors[n] = torch.tensor(number, dtype=torch.int64)
+
     def _drop(self, run: _Run, step: Drop) -> None:
         del run.tensors[step.tensor]
 
@@ -185,6 +195,7 @@ _RUN: dict[type[Instruction], Callable[[PythonDriver, _Run, object], None]] = {
     Launch: PythonDriver._launch,  # type: ignore[dict-item]
     GridLaunch: PythonDriver._grid_launch,  # type: ignore[dict-item]
     Call: PythonDriver._call,  # type: ignore[dict-item]
+    Draw: PythonDriver._draw,  # type: ignore[dict-item]
     Drop: PythonDriver._drop,  # type: ignore[dict-item]
 }
 

@@ -21,9 +21,14 @@ static void scale(void **p, unsigned n)
     for (unsigned i = 0; i < n; i++)
         F(2)[i] = F(0)[i] * *(float *)p[1];
 }
+static void state(void **p, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        F(2)[i] = i % 2 ? *(int64_t *)p[1] : *(int64_t *)p[0];
+}
 static const Kernel KERNELS[] = {
     {"add1", 2, {8, 8}, add1}, {"inc", 1, {8}, inc}, {"twice", 2, {8, 8}, twice},
-    {"scale", 3, {8, 4, 8}, scale},
+    {"scale", 3, {8, 4, 8}, scale}, {"state", 3, {8, 8, 8}, state},
 };
 
 typedef struct {
