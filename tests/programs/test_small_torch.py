@@ -328,3 +328,13 @@ def test_paths():
         return x + 1, os.path.join("a", "b"), os.path.basename("/a/b.c"), os.environ.get("NO_WELD")
 
     check(program, (X,))
+
+
+def test_attention_module_in_inference():
+    attention = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
+
+    def call(x):
+        with torch.no_grad():
+            return attention(x, x, x)[0]
+
+    check(call, (torch.randn(2, 5, 32),))

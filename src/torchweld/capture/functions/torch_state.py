@@ -69,7 +69,8 @@ for _fn in (
     torch.get_autocast_gpu_dtype, torch.cuda.is_available, torch.backends.mkldnn.is_available,
     torch.cuda.is_initialized, torch.distributed.is_available, torch.get_default_device,
     torch.cuda.device_count, torch._C._is_any_autocast_enabled, torch._C._get_cudnn_enabled,
-    torch._C._len_torch_function_stack, torch.cuda.is_bf16_supported,
+    torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack,
+    torch.cuda.is_bf16_supported,
     torch._C._get_privateuse1_backend_name, torch.amp.is_autocast_available,
     torch._C._is_torch_function_mode_enabled,
 ):  # fmt: skip
