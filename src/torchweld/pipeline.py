@@ -120,7 +120,7 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
     number = next(_serial)
     dump(number, "capture", "fx", lambda: gm.print_readable(print_output=False), "graph")
     fakes = [n.meta[VAL] for n in gm.graph.nodes if n.op == "placeholder"]
-    if any(f.is_cuda for f in fakes if isinstance(f, torch.Tensor)):
+    if any(f.device.type == "cuda" for f in fakes if isinstance(f, torch.Tensor)):
         triton_service.warm(cfg)
     settings = settings_of(gm)
     if needs_autograd(gm, fakes):

@@ -75,8 +75,6 @@ def test_torch_compile_works_after_a_cold_compilation():
 def test_reference_functions_are_torchs_own_again_when_dynamo_is_imported():
     run("""
     import gc, sys, types, torch, torchweld.ir.fake
-    from torchweld.ir.quiet import References
-
     def slots():
         return [f for f in gc.get_objects()
                 if isinstance(f, types.FunctionType) and "__dynamo_disable" in vars(f)]

@@ -19,7 +19,8 @@ def test_launch_lists_and_graphs_on_a_simulated_driver(tmp_path):
          str(library)], check=True,
     )  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(HERE / "cuda_cases.py")],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider",
+         *(str(HERE / name) for name in ("cuda_cases.py", "draw_cases.py"))],
         env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""torch's fake tensors without torch._dynamo: importing it costs a second, for some defaults.
+"""torch's fake tensors without torch._dynamo and sympy: importing them costs a second or more.
 
 Making a FakeTensorMode, putting a tensor into it and running an operator there read settings of
 torch._dynamo and names of torch._dynamo.source. `QuietFakeTensorMode` runs the same code on globals
@@ -6,24 +6,27 @@ whose `torch` answers those itself while nobody has imported torch._dynamo, and 
 on. torch's own classes and modules stay as they are. What a newer torch reads beyond the tables
 below is imported as before.
 
-Besides, about 150 of torch's reference functions, which give shapes and dtypes of results, are kept
-from torch._dynamo by a wrapper that imports it (torch._disable_dynamo) and asks what to call
-instead. While nobody has imported it, that is the function itself: `References` writes it into the
-slot where the wrapper looks first, and takes it out again when an import of torch._dynamo begins.
+The same holds for torch.fx.experimental.symbolic_shapes, for the sake of which sympy is imported:
+`static_shapes` answers for it. What operators' results are computed by lies outside of the classes:
+`torch_functions` sees to functions, `fake_kernels` to kernels.
 """
 
 from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from types import CodeType, FunctionType, ModuleType
+from collections.abc import Mapping
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._decomp import global_decomposition_table as _TABLES
 from torch._subclasses import fake_tensor, meta_utils
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from torchweld.ir import static_shapes, torch_functions
+from torchweld.ir.fake_kernels import Kernels
+from torchweld.ir.static_shapes import SHAPES
+from torchweld.ir.torch_functions import codes
 
 
 class _Source:
@@ -91,6 +94,11 @@ def _import(
     name: str, scope: Any = None, local: Any = None, wanted: Any = (), level: int = 0
 ) -> Any:
     """The import statement, for code whose `torch` is `_TORCH`."""
+    if name not in sys.modules:
+        if name == SHAPES and wanted:
+            return static_shapes
+        if name == "sympy":
+            return sys.modules[torch_functions.SYMPY]
     package, _, part = name.rpartition(".")
     if package == "torch._dynamo" and part in _PARTS:
         if not wanted:
@@ -101,17 +109,9 @@ def _import(
     return _TORCH if found is _REAL else found
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code and that of the functions inside it."""
-    yield code
-    for c in code.co_consts:
-        if isinstance(c, CodeType):
-            yield from _codes(c)
-
-
 def _names(f: FunctionType) -> set[str]:
     """The words that are used as names in a function, or are part of a module's."""
-    return {word for c in _codes(f.__code__) for name in c.co_names for word in name.split(".")}
+    return {word for c in codes(f.__code__) for name in c.co_names for word in name.split(".")}
 
 
 def _quiet(kind: type, module: ModuleType, replaced: Mapping[str, object]) -> Any:
@@ -123,7 +123,7 @@ def _quiet(kind: type, module: ModuleType, replaced: Mapping[str, object]) -> An
         **vars(module), **replaced, "torch": _TORCH,
         "__builtins__": {**vars(builtins), "__import__": _import},
     }  # fmt: skip
-    changed = {"_dynamo", *replaced}
+    changed = {"_dynamo", SHAPES.rpartition(".")[2], *replaced}
     methods: dict[str, FunctionType] = {}
     for name, f in vars(kind).items():
         own = isinstance(f, FunctionType) and f.__globals__ is vars(module)
@@ -136,65 +136,17 @@ def _quiet(kind: type, module: ModuleType, replaced: Mapping[str, object]) -> An
     return type("Quiet" + kind.__name__, (kind,), {**methods, **skips})
 
 
-# ---------------------------------------------------------------- reference functions
-_SLOT = "__dynamo_disable"
-# of the function that torch._disable_dynamo makes of another, which it keeps in the cell `fn`
-_WRAPPER = _REAL._disable_dynamo(_codes).__code__
-
-
-class References:
-    """Reference functions that are called as they are until torch._dynamo is imported.
-
-    It stands in sys.meta_path, where it sees imports, and finds nothing.
-    """
-
-    def __init__(self, functions: Iterable[FunctionType]) -> None:
-        self._functions = [f for f in functions if _SLOT not in vars(f)]
-        for f in self._functions:
-            setattr(f, _SLOT, f)
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "torch._dynamo":
-            for f in self._functions:
-                vars(f).pop(_SLOT, None)
-            self._functions = []
-
-
-def _cell(f: FunctionType, name: str) -> Any:
-    cells: Any = f.__closure__
-    return cells[f.__code__.co_freevars.index(name)].cell_contents
-
-
-def _inside(f: FunctionType) -> Iterator[object]:
-    """What a function may wrap: what its cells hold."""
-    for cell in f.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:
-            continue  # the cell is still empty
-
-
-def _kept_from_dynamo() -> Iterator[FunctionType]:
-    """What torch._disable_dynamo wraps among the reference functions and decompositions."""
-    names = [n for n in sys.modules if n.startswith("torch._refs")]
-    todo: list[object] = [f for n in names for f in vars(sys.modules[n]).values()]
-    todo += [f for table in _TABLES.values() for f in table.values()]
-    seen: set[int] = set()
-    while todo:
-        f = todo.pop()
-        if not isinstance(f, FunctionType) or id(f) in seen:
-            continue
-        seen.add(id(f))
-        todo += _inside(f)
-        if f.__code__ is _WRAPPER:
-            yield _cell(f, "fn")
-
-
 if TYPE_CHECKING:
     QuietFakeTensorMode = FakeTensorMode
 else:
     _meta = _quiet(meta_utils.MetaConverter, meta_utils, {})
     _converter = _quiet(fake_tensor.FakeTensorConverter, fake_tensor, {"MetaConverter": _meta})
-    QuietFakeTensorMode = _quiet(FakeTensorMode, fake_tensor, {"FakeTensorConverter": _converter})
-    if "torch._dynamo" not in sys.modules:
-        sys.meta_path.insert(0, References(_kept_from_dynamo()))
+    QuietFakeTensorMode = _quiet(
+        FakeTensorMode,
+        fake_tensor,
+        {
+            "FakeTensorConverter": _converter,
+            "op_implementations_checks": Kernels(),
+        },
+    )
+    torch_functions.change()

@@ -18,6 +18,7 @@ _MISPREDICTED = frozenset({
     "aten._embedding_bag.default", "aten._embedding_bag_forward_only.default",
     "aten._batch_norm_with_update_functional.default",
     "aten._native_batch_norm_legit_functional.default", "aten._native_batch_norm_legit.no_stats",
+    "aten.mkldnn_rnn_layer.default",
 })  # fmt: skip
 
 Lowered: TypeAlias = Tensor | tuple["Lowered", ...]

@@ -1,197 +1,36 @@
-"""Launch lists and CUDA graphs on the simulated driver. Run by test_runtime_simulated.py, which
-preloads the driver; device memory is CPU memory, and kernels compute one element per block.
-"""
+"""Launch lists and CUDA graphs on the simulated driver: run by test_runtime_simulated.py."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import os
 import threading
-from contextlib import contextmanager
 
 import pytest
 import torch
+from simulated_lists import (
+    COPY_PATCHES,
+    GRAPHS,
+    LAUNCHES,
+    PATCHES,
+    WAITS,
+    N,
+    broken,
+    build,
+    called,
+    chain,
+    count,
+    launch,
+    lends,
+    program,
+    spec,
+    twice,
+    use,
+    x_of,
+)
 
 from torchweld.base import events
-from torchweld.ir.dtype import DType
-from torchweld.ir.program import (
-    Alloc,
-    Artifact,
-    Call,
-    Draw,
-    Drop,
-    GridLaunch,
-    MakeView,
-    Program,
-    TensorArg,
-    TensorSpec,
-)
-from torchweld.runtime import _driver, cuda, cudagraph, draws, native
-from torchweld.runtime.triton_job import Cubin
-
-LIBRARY = os.environ["LD_PRELOAD"]
-sim = ctypes.CDLL(LIBRARY)
-sim.simulated_stream.restype = ctypes.c_void_p
-sim.simulated_use.argtypes = [ctypes.c_void_p]
-sim.cuLaunchKernel.argtypes = [ctypes.c_void_p] + [ctypes.c_uint] * 7 + [ctypes.c_void_p] * 3
-LAUNCHES, GRAPHS, PATCHES, COPY_PATCHES, WAITS = range(5)
-KINDS = {
-    "add1": "*fp32:16 *fp32:16",
-    "inc": "*fp32:16",
-    "twice": "*fp32 *fp32:16",
-    "scale": "*fp32:16 fp32 *fp32:16",
-    "state": "i64 i64 *fp32:16",
-}
-N = 8
-
-
-def stream(i: int) -> int | None:
-    return sim.simulated_stream(i)
-
-
-class SimulatedDevice:
-    index = 0
-
-    def __init__(self):
-        self.entered = []
-
-    @contextmanager
-    def recording(self):
-        sim.simulated_use(stream(7))
-        self.enter(self.pool)
-        try:
-            yield
-        finally:
-            self.leave(self.pool)
-            sim.simulated_use(self.user)
-
-    user = None
-    admitted = True
-
-    def new_pool(self):
-        return object()
-
-    def enter(self, pool):
-        self.entered.append(pool)
-
-    def leave(self, pool):
-        assert self.entered.pop() is pool
-
-    pool = None
-
-    def admits(self):
-        return self.admitted
-
-    def pool_bytes(self):
-        return 0
-
-
-def _simulated_op(x: torch.Tensor) -> torch.Tensor:
-    out = torch.empty_like(x)
-    kernel = ctypes.c_void_p()
-    sim.cuLibraryGetKernel(ctypes.byref(kernel), None, b"twice")
-    values = (ctypes.c_uint64 * 2)(x.data_ptr(), out.data_ptr())
-    at = ctypes.addressof(values)
-    params = (ctypes.c_void_p * 2)(at, at + 8)
-    now = ctypes.c_void_p()
-    sim.aoti_torch_get_current_cuda_stream(0, ctypes.byref(now))
-    sim.cuLaunchKernel(kernel, x.numel(), 1, 1, 1, 1, 1, 0, now, params, None)
-    if broken:
-        sim.simulated_break()
-    if 2 in broken and now:
-        raise ValueError("an operator fails while it is recorded")
-    return out
-
-
-broken: list[int] = []
-torch.library.custom_op("weldsim::twice", _simulated_op, mutates_args=())
-
-
-@pytest.fixture(autouse=True)
-def device(monkeypatch):
-    made = SimulatedDevice()
-    code = _driver_code()
-    _driver.cuda_init(LIBRARY, LIBRARY, code, torch.OutOfMemoryError)
-    monkeypatch.setattr(cuda, "cuda", lambda: cuda.Cuda(code))
-    monkeypatch.setitem(cudagraph._devices, 0, made)
-    cuda._handle.cache_clear()
-    sim.simulated_reset()
-    events.clear()
-    yield made
-    sim.simulated_use(None)
-    broken.clear()
-    while _driver.graph_evict():
-        pass
-
-
-def _driver_code() -> int:
-    assert isinstance(native.native(), native.Native)
-    return native.native().cpu
-
-
-def use(made: SimulatedDevice, number: int) -> None:
-    made.user = stream(number)
-    sim.simulated_use(made.user)
-
-
-def spec(place, index=0, sizes=(N,), strides=(1,), offset=0, dtype=DType.F32, device="cuda:0"):
-    return TensorSpec(place, index, dtype, sizes, strides, offset, device)
-
-
-def program(tensors, steps, outputs, arena=0, **meta):
-    used = {s.function for s in steps if isinstance(s, GridLaunch)}
-    artifacts = tuple(
-        Artifact("triton", f.ljust(9), (f,), (("signature", KINDS[f]),)) for f in sorted(used)
-    )
-    n = sum(t.place == "input" for t in tensors)
-    return Program(artifacts, tensors, tuple(steps), n, outputs, arena, meta, "cuda:0")
-
-
-def build(p, graphs=True, verify=False, **wish):
-    cubins = {a.functions[0]: Cubin(b"simulated", a.functions[0], 0, 4, 3) for a in p.artifacts}
-    made = native.build(p, {}, native.native(), verify, cubins=cubins)
-    if graphs:
-        wish.setdefault("forced", True)
-        wish["static"] = frozenset(wish.get("static", ()))
-        cudagraph.enable(made, p, cudagraph.Wish(**wish))
-    return made
-
-
-def launch(f, *args):
-    return GridLaunch(f, args, N)
-
-
-def twice(source, result):
-    return Call("weldsim.twice.default", (TensorArg(source),), (), (result,))
-
-
-def chain():
-    """x + 1 + 1, through the arena."""
-    return program(
-        (spec("input"), spec("arena"), spec("fresh")),
-        (launch("add1", 0, 1), Alloc(2), launch("add1", 1, 2)), (2,), 64,
-    )  # fmt: skip
-
-
-def called():
-    """(x + 1, as an operator's result: 2 * x)."""
-    return program(
-        (spec("input"), spec("extern"), spec("fresh")),
-        (twice(0, 1), Alloc(2), launch("add1", 0, 2)), (2, 1),
-    )  # fmt: skip
-
-
-def x_of(value: float) -> torch.Tensor:
-    return torch.full((N,), value)
-
-
-def count(what: int) -> int:
-    return sim.simulated_count(what)
-
-
-def lends(ex) -> list[int]:
-    return [row[4] for row in ex.graphs]
+from torchweld.ir.program import Alloc, Drop, MakeView
+from torchweld.runtime import _driver, cudagraph
 
 
 # ---------------------------------------------------------------- launch lists
@@ -271,75 +110,6 @@ def test_a_number_follows_its_value():
     for i in range(5):
         s.fill_(float(i))
         assert ex(x_of(3.0), s)[0].tolist() == [3.0 * i + 1] * N
-
-
-# ---------------------------------------------------------------- random numbers
-class Generator:
-    """Torch's generator of the device: the seed, and the words taken so far."""
-
-    seed, offset = (1 << 64) - 7, 40
-
-    def initial_seed(self):
-        return self.seed
-
-    def get_offset(self):
-        return self.offset
-
-    def set_offset(self, offset):
-        self.offset = offset
-
-
-@pytest.fixture
-def generator(monkeypatch):
-    made = Generator()
-    monkeypatch.setattr(draws, "generator_of", lambda name: made)
-    return made
-
-
-def drawing():
-    """The state that kernels see, plus 1: seed, block, seed, block, ..."""
-    number = spec("state", 0, (), (), 0, DType.I64, "cpu")
-    return program(
-        (spec("input"), number, number, spec("arena"), spec("fresh")),
-        (Draw("cuda:0", 12, 1, 2), launch("state", 1, 2, 3), Alloc(4), launch("add1", 3, 4)),
-        (4,), 64,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("graphs", [False, True])
-def test_each_call_draws_from_where_the_generator_stands(generator, graphs):
-    ex = build(drawing(), graphs)
-    for i in range(6):
-        assert ex(x_of(0.0))[0].tolist() == [-6.0, 3.0 * i + 11] * (N // 2)
-        assert generator.offset == 40 + 12 * (i + 1)
-    generator.seed, generator.offset = 5, 400
-    assert ex(x_of(0.0))[0].tolist() == [6.0, 101.0] * (N // 2)
-    assert bool(count(GRAPHS)) == graphs
-
-
-def test_two_frames_at_once_draw_for_themselves(generator):
-    ex = build(drawing())
-    held = [ex(x_of(0.0))[0] for _ in range(5)]
-    assert [y[1].item() for y in held] == [11.0, 14.0, 17.0, 20.0, 23.0]
-
-
-def test_a_generator_that_cannot_be_read_fails_the_call(generator):
-    generator.get_offset = None
-    ex = build(drawing())
-    with pytest.raises(TypeError, match="not callable"):
-        ex(x_of(0.0))
-
-
-def test_a_call_in_a_capture_of_the_users_runs_in_eager(device, generator):
-    ex = build(drawing())
-    ex(x_of(0.0))
-    ex.eager = lambda x: [x + 3]
-    use(device, 2)
-    assert sim.cuStreamBeginCapture_v2(ctypes.c_void_p(stream(2)), 1) == 0
-    try:
-        assert ex(x_of(1.0))[0].tolist() == [4.0] * N and generator.offset == 52
-    finally:
-        sim.cuStreamEndCapture(ctypes.c_void_p(stream(2)), ctypes.byref(ctypes.c_void_p()))
 
 
 def test_a_mutated_input_is_written_where_it_is():

@@ -36,7 +36,7 @@ def split_bias(graph: Graph) -> None:
     """conv(x, w, bias) as conv(x, w) + bias: what eager does on a GPU, in two kernels."""
     for node in graph.find_nodes(op="call_function", target=conv):
         bias = node.args[2]
-        if not isinstance(bias, Node) or not tensor(node).is_cuda:
+        if not isinstance(bias, Node) or tensor(node).device.type != "cuda":
             continue
         rank = tensor(node).dim() - 2
         with graph.inserting_after(node):
@@ -63,7 +63,8 @@ def channels_last(graph: Graph) -> None:
 def _eligible(node: Node) -> bool:
     x = tensor(node)
     transposed = node.args[6]
-    return x.is_cuda and x.dim() == 4 and x.dtype in _HALVES and not transposed and x.numel() > 0
+    halves = x.device.type == "cuda" and x.dtype in _HALVES
+    return halves and x.dim() == 4 and not transposed and x.numel() > 0
 
 
 def _kernel(node: Node) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ def _takes_epilogue(node: Node) -> bool:
         scale = (arg(node, 3, "beta", 1), arg(node, 4, "alpha", 1))
         if tensor(bias).shape != out.shape[1:] or scale != (1, 1):
             return False
-    return out.is_cuda and out.dtype in _FLOATS and out.numel() > 0
+    return out.device.type == "cuda" and out.dtype in _FLOATS and out.numel() > 0
 
 
 def _is_activation(user: Node) -> bool:
