@@ -92,11 +92,13 @@ def test_a_global_of_a_module_of_torch():
         changed(module.scaled, lambda n=name, v=value: vars(module).update({n: v}), 2, X)
 
 
-def test_a_setting_of_torch_that_is_a_property(monkeypatch):
+def test_a_setting_of_torch_that_is_a_property(request):
     def fn(x):
         return x + 1 if torch.backends.cudnn.benchmark else x - 1
 
-    changed(fn, lambda: monkeypatch.setattr(torch.backends.cudnn, "benchmark", True), 2, X)
+    before = torch._C._get_cudnn_benchmark()
+    request.addfinalizer(lambda: torch._C._set_cudnn_benchmark(before))
+    changed(fn, lambda: torch._C._set_cudnn_benchmark(not before), 2, X)
 
 
 @pytest.mark.parametrize("module", [torch, F, math, builtins])

@@ -32,6 +32,8 @@ from torchweld.base import events
 from torchweld.ir.program import Alloc, Drop, MakeView
 from torchweld.runtime import _driver, cudagraph
 
+pytest_plugins = ("simulated_lists",)  # every case starts on a simulated device of its own
+
 
 # ---------------------------------------------------------------- launch lists
 def test_a_launch_list_runs_kernels_in_order():

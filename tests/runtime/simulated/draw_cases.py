@@ -23,6 +23,8 @@ from torchweld.ir.dtype import DType
 from torchweld.ir.program import Alloc, Draw
 from torchweld.runtime import draws
 
+pytest_plugins = ("simulated_lists",)  # every case starts on a simulated device of its own
+
 
 class Generator:
     """Torch's generator of the device: the seed, and the words taken so far."""
