@@ -30,6 +30,14 @@ def flat(buffer_strides: tuple[Expr, ...], index: tuple[Expr, ...]) -> Expr:
     return total
 
 
+def memory_bytes(b: Buffer) -> int:
+    """What a tensor of static sizes takes, elements read twice counted twice."""
+    total = b.dtype.bytes
+    for n in b.shape:
+        total *= n.n if isinstance(n, Int) else 1
+    return total
+
+
 def offset_in(buffer: Buffer, index: tuple[Expr, ...]) -> Expr:
     """Where `index` lies from the first element of the buffer, in elements."""
     return flat(buffer.strides, index)
@@ -41,19 +49,20 @@ def scalar_text(e: Expr, leaf: Callable[[Expr], str]) -> str:
         case Int():
             return str(e.n) if abs(e.n) < 1 << 31 else f"i64({e.n})"
         case Poly():
-            return _sum_text(e, leaf)
+            return sum_text(e, lambda f: scalar_text(f, leaf))
         case FloorDiv() | Mod():
             return _div_text(e, leaf)
         case _:
             return leaf(e)
 
 
-def _sum_text(e: Poly, leaf: Callable[[Expr], str]) -> str:
+def sum_text(e: Poly, text_of: Callable[[Expr], str]) -> str:
+    """`e` with `text_of` printing its factors: infix, which both languages read alike."""
     parts: list[tuple[int, int, str]] = []
     for coef, factors in e.terms:
-        names = [_paren(scalar_text(f, leaf)) for f in factors]
+        names = [paren(text_of(f)) for f in factors]
         if abs(coef) != 1 or not names:
-            names.append(scalar_text(Int.make(abs(coef)), leaf))
+            names.append(text_of(Int.make(abs(coef))))
         parts.append((coef < 0, not factors, " * ".join(names)))
     # a fixed order whatever the symbols were called, so that equal kernels have equal texts
     parts.sort(key=lambda p: (p[0], p[1], -len(p[2]), p[2]))
@@ -63,14 +72,14 @@ def _sum_text(e: Poly, leaf: Callable[[Expr], str]) -> str:
 
 
 def _div_text(e: FloorDiv | Mod, leaf: Callable[[Expr], str]) -> str:
-    num, den = _paren(scalar_text(e.num, leaf)), _paren(scalar_text(e.den, leaf))
+    num, den = paren(scalar_text(e.num, leaf)), paren(scalar_text(e.den, leaf))
     division = isinstance(e, FloorDiv)
     if e.num.lo is None or e.num.lo < 0:
         return f"{'div_floor' if division else 'mod_floor'}({num}, {den})"
     return f"{num} {'/' if division else '%'} {den}"
 
 
-def _paren(text: str) -> str:
+def paren(text: str) -> str:
     return f"({text})" if " " in text else text
 
 

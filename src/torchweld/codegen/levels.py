@@ -34,6 +34,7 @@ class Nesting:
     """A stack of open loops. Lines can still be added before any open loop, in its parent."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.levels: list[Level] = []
         self.depth_of: dict[Expr, int] = {}
 

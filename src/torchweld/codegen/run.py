@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
+from torchweld.codegen.cpp_index import memory_bytes
 from torchweld.codegen.cpp_kernel import print_kernel
 from torchweld.codegen.launch import Assembler
 from torchweld.codegen.settle import settle
 from torchweld.codegen.triton_kernel import print_tiled
-from torchweld.ir.expr import Int
 from torchweld.ir.loop import Buffer
 from torchweld.ir.plan import Kernel, Plan
 from torchweld.ir.program import Artifact, Program
@@ -111,13 +111,6 @@ def _streamed(plan: Plan) -> frozenset[Buffer]:
     for k in plan.steps:
         if isinstance(k, Kernel):
             for b in k.args:
-                if _bytes(b) >= (STREAM_RESULT if b in fresh else STREAM_TEMP):
+                if memory_bytes(b) >= (STREAM_RESULT if b in fresh else STREAM_TEMP):
                     large.add(b)
     return frozenset(large)
-
-
-def _bytes(b: Buffer) -> int:
-    total = b.dtype.bytes
-    for n in b.shape:
-        total *= n.n if isinstance(n, Int) else 1
-    return total

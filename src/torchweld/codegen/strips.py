@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torchweld.codegen.cpp_types import stored
 from torchweld.codegen.folds import Fold, fold_of
+from torchweld.codegen.guarded import Guard
 from torchweld.codegen.levels import Val
 from torchweld.codegen.places import Array, array_for
 from torchweld.codegen.printer import BASE, STACK_BYTES, Printer, position
 from torchweld.codegen.shape import Shape, product, size, varies
-from torchweld.codegen.values import Guard
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Int, Sym, atoms
 from torchweld.ir.loop import Axis, Index, Load, Nest, Op, Scalar, children, walk

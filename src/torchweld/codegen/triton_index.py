@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from torchweld.codegen.cpp_index import paren, sum_text
 from torchweld.ir.expr import Expr, FloorDiv, Int, Mod, Monomial, Poly, Sym, terms_of
 from torchweld.ir.loop import Axis
 
@@ -40,25 +41,11 @@ def index_text(e: Expr, leaf: Callable[[Expr], str]) -> str:
         case Int():
             return str(e.n)
         case Poly():
-            return _sum_text(e, leaf)
+            return sum_text(e, lambda f: index_text(f, leaf))
         case FloorDiv() | Mod():
             return _div_text(e, leaf)
         case _:
             return leaf(e)
-
-
-def _sum_text(e: Poly, leaf: Callable[[Expr], str]) -> str:
-    parts: list[tuple[bool, bool, str]] = []
-    for coef, factors in e.terms:
-        names = [_paren(index_text(f, leaf)) for f in factors]
-        if abs(coef) != 1 or not names:
-            names.append(str(abs(coef)))
-        parts.append((coef < 0, not factors, " * ".join(names)))
-    # a fixed order whatever the symbols were called, so that equal kernels have equal texts
-    parts.sort(key=lambda p: (p[0], p[1], -len(p[2]), p[2]))
-    first, *rest = parts
-    text = f"-{first[2]}" if first[0] else first[2]
-    return text + "".join(f" - {t}" if neg else f" + {t}" for neg, _, t in rest)
 
 
 def _div_text(e: FloorDiv | Mod, leaf: Callable[[Expr], str]) -> str:
@@ -66,11 +53,7 @@ def _div_text(e: FloorDiv | Mod, leaf: Callable[[Expr], str]) -> str:
     quotient = isinstance(e, FloorDiv)
     if e.num.lo is None or e.num.lo < 0:  # Triton's // and % round toward zero
         return f"weld.{'int_floor_div' if quotient else 'int_mod'}({num}, {den})"
-    return f"{_paren(num)} {'//' if quotient else '%'} {_paren(den)}"
-
-
-def _paren(text: str) -> str:
-    return f"({text})" if " " in text else text
+    return f"{paren(num)} {'//' if quotient else '%'} {paren(den)}"
 
 
 def injective(e: Expr, axes: Iterable[Axis]) -> bool:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from torchweld.base.errors import InternalError, Unsupported
-from torchweld.codegen.cpp_index import flat
+from torchweld.codegen.cpp_index import flat, memory_bytes
+from torchweld.codegen.guarded import Guard, Guarded, loaded
 from torchweld.codegen.tiles import TiledKernel, TiledStage
 from torchweld.codegen.triton_align import Shift, row_start, shift_of
 from torchweld.codegen.triton_coarse import coarse
@@ -19,8 +20,7 @@ from torchweld.codegen.triton_ops import ASKS_TYPES, cast_text, fast_text, infix
 from torchweld.codegen.triton_types import NARROW, PLAIN, literal, minus_zero, typed
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, Ind, Int, Sym, atoms
-from torchweld.ir.loop import Buffer, Const, Index, Load, Op, Scalar, children, const, loads, walk
-from torchweld.ir.loop_ops import CHECKS
+from torchweld.ir.loop import Buffer, Const, Index, Load, Op, Scalar, const, loads, walk
 
 POINTS, STEPS = 1, 2
 STREAM = 64 << 20  # bytes: more than the L2 cache of any GPU so far
@@ -39,19 +39,11 @@ class Val:
     literal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """A value is needed only where `cond` is `wanted`, inside of `outer`."""
-
-    outer: Guard | None
-    cond: Scalar
-    wanted: bool
-
-
-class TileValues:
+class TileValues(Guarded[Val]):
     """The values of one kernel. Subclassed by the printer of whole kernels."""
 
     def __init__(self, tiled: TiledKernel) -> None:
+        super().__init__()
         self.tiled = tiled
         self.lines: list[str] = []
         self.body: list[str] | None = None  # the lines of the open loop
@@ -75,7 +67,6 @@ class TileValues:
         self.coarse = coarse(nests, self.private)
         self.checks = False
         self._count = 0
-        self._unsafe: dict[Scalar, bool] = {}
         self._reads: dict[Scalar, frozenset[Buffer]] = {}
 
     # --- names and lines
@@ -157,53 +148,18 @@ class TileValues:
 
     # --- scalars
 
-    def value(self, x: Scalar, guard: Guard | None = None) -> Val:
-        if isinstance(x, Const):
-            v = Val(literal(x), literal=True)
-            return self.tensor(x, v) if minus_zero(x) else v
-        if guard is not None and not self.unsafe(x):
-            guard = None
-        key = (x, guard) if guard else x
-        hit = self.recall(key)
-        if hit is None:
-            hit = self.remember(key, self.compute(x, guard))
-        return hit
+    def constant(self, x: Const) -> Val:
+        v = Val(literal(x), literal=True)
+        return self.tensor(x, v) if minus_zero(x) else v
 
-    def prepare(self, x: Scalar) -> None:
-        """Name everything that `x` needs unguarded, leaves first: `value` never recurses deeply."""
-        seen: set[Scalar] = set()
-        stack: list[tuple[Scalar, bool]] = [(x, False)]
-        while stack:
-            s, ready = stack.pop()
-            if ready:
-                self.value(s)
-            elif s not in seen and not isinstance(s, Const | Index):
-                seen.add(s)
-                if s is not x:
-                    stack.append((s, True))
-                stack += [(c, False) for c in reversed(self._unguarded(s)) if c not in seen]
+    def in_registers(self, b: Buffer) -> bool:
+        return b in self.bound
 
-    def _unguarded(self, s: Scalar) -> list[Scalar]:
-        """The children of `s` that are computed whatever a `where` decides."""
-        if isinstance(s, Op) and s.name == "where":
-            return [s.args[0], *(a for a in s.args[1:] if not self.unsafe(a))]
-        return list(children(s))
+    def in_push_order(self, found: list[Scalar]) -> list[Scalar]:
+        return found[::-1]
 
-    def compute(self, x: Scalar, guard: Guard | None) -> Val:
-        match x:
-            case Load():
-                return self._load(x, guard)
-            case Index():
-                return self.index(x.expr, guard, DType.I64)
-            case Op(name="where"):
-                return self._where(x, guard)
-            case Op() if x.name in CHECKS:
-                return self._check(x, guard)
-            case Op(name="cast"):
-                return self._cast(x, guard)
-            case Op():
-                return self._op(x, guard)
-        raise InternalError(f"scalar {type(x).__name__} has no Triton text")
+    def _index(self, x: Index, guard: Guard | None) -> Val:
+        return self.index(x.expr, guard, DType.I64)
 
     def tensor(self, x: Scalar, v: Val) -> Val:
         """`v`, the value of `x`, as something that has a type."""
@@ -263,30 +219,6 @@ class TileValues:
 
     # --- guards and masks
 
-    def unsafe(self, x: Scalar) -> bool:
-        """Whether computing `x` may touch memory out of bounds, or report a bad index."""
-        if x not in self._unsafe:
-            for s in walk(x):
-                if s not in self._unsafe:
-                    self._unsafe[s] = self._unsafe_here(s)
-        return self._unsafe[x]
-
-    def _unsafe_here(self, s: Scalar) -> bool:
-        match s:
-            case Const():
-                return False
-            case Index():
-                return any(self._ind_unsafe(e) for e in atoms(s.expr))
-            case Op():
-                return s.name in CHECKS or any(self._unsafe[a] for a in s.args)
-            case Load():
-                loaded = any(self._ind_unsafe(a) for e in s.index for a in atoms(e))
-                return s.buffer not in self.bound and (loaded or not _inside(s))
-        raise InternalError(f"scalar {type(s).__name__}")
-
-    def _ind_unsafe(self, a: Expr) -> bool:
-        return isinstance(a, Ind) and self._unsafe[_scalar(a)]
-
     def condition(self, g: Guard) -> Val:
         """The bool under which a guarded value is needed."""
         hit = self.recall(g)
@@ -322,7 +254,7 @@ class TileValues:
     def leaf(self, guard: Guard | None, big: bool) -> Callable[[Expr], str]:
         def text(a: Expr) -> str:
             if isinstance(a, Ind):
-                x = _scalar(a)
+                x = loaded(a)
                 v = self.tensor(x, self.value(x, guard))
                 return self.convert(v, x.dtype, DType.I64 if big else DType.I32).text
             found = self.symbol(a)
@@ -342,7 +274,7 @@ class TileValues:
         dims, inner = 0, False
         for a in () if isinstance(e, Int) else atoms(e):
             if isinstance(a, Ind):
-                v = self.value(_scalar(a), guard)
+                v = self.value(loaded(a), guard)
                 dims, inner = dims | v.dims, inner or v.inner
             elif a is self.tiled.point:
                 dims |= POINTS if self.tiled.points > 1 else 0
@@ -445,14 +377,6 @@ class TileValues:
         return self.name(f"{text}.to(tl.float32)", 0, False) if x.dtype in NARROW else Val(text)
 
 
-def memory_bytes(b: Buffer) -> int:
-    """What a tensor of static sizes takes, elements read twice counted twice."""
-    total = b.dtype.bytes
-    for n in b.shape:
-        total *= n.n if isinstance(n, Int) else 1
-    return total
-
-
 def joined(vals: list[Val]) -> tuple[int, bool]:
     """The dimensions of what is made of `vals`, and whether it is known in the open loop only."""
     dims = 0
@@ -463,18 +387,3 @@ def joined(vals: list[Val]) -> tuple[int, bool]:
 
 def _operand(v: Val) -> str:
     return f"({v.text})" if v.literal and v.text.startswith("-") else v.text
-
-
-def _scalar(a: Ind) -> Scalar:
-    assert isinstance(a.scalar, Scalar)
-    return a.scalar
-
-
-def _inside(x: Load) -> bool:
-    """Whether bounds prove that a load stays inside of its buffer."""
-    for e, n in zip(x.index, x.buffer.shape, strict=True):
-        if e.lo is None or e.hi is None or e.lo < 0:
-            return False
-        if not isinstance(n, Int) or e.hi >= n.n:
-            return False
-    return True

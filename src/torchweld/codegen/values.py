@@ -6,30 +6,20 @@ Loads that may lie out of bounds where a `where` does not take them are masked b
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_index import depends, lane_step, scalar_text, vector_text
 from torchweld.codegen.cpp_ops import cast_text, op_text
 from torchweld.codegen.cpp_types import literal
+from torchweld.codegen.guarded import Guard, Guarded, loaded
 from torchweld.codegen.levels import Nesting, Val
 from torchweld.codegen.places import Memory, Place
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, Ind, Int, Sym, atoms
-from torchweld.ir.loop import Buffer, Const, Index, Load, Op, Scalar, children, const, walk
-from torchweld.ir.loop_ops import CHECKS
+from torchweld.ir.loop import Buffer, Const, Index, Load, Op, const
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """A value is needed only where `cond` is `wanted`, inside of `outer`."""
-
-    outer: Guard | None
-    cond: Scalar
-    wanted: bool
-
-
-class Values(Nesting):
+class Values(Nesting, Guarded[Val]):
     """The values of one kernel. Subclassed by the printer of whole kernels."""
 
     def __init__(self) -> None:
@@ -42,7 +32,6 @@ class Values(Nesting):
         self.used: set[str] = set()
         self.checks = False
         self._count = 0
-        self._unsafe: dict[Scalar, bool] = {}
 
     # --- naming
 
@@ -71,53 +60,11 @@ class Values(Nesting):
 
     # --- scalars
 
-    def value(self, x: Scalar, guard: Guard | None = None) -> Val:
-        if isinstance(x, Const):
-            return Val(literal(x), False, 0)
-        if guard is not None and not self.unsafe(x):
-            guard = None
-        key = (x, guard) if guard else x
-        hit = self.recall(key)
-        if hit is None:
-            hit = self.remember(key, self.compute(x, guard))
-        return hit
+    def constant(self, x: Const) -> Val:
+        return Val(literal(x), False, 0)
 
-    def prepare(self, x: Scalar) -> None:
-        """Name everything that `x` needs unguarded, leaves first: `value` never recurses deeply."""
-        seen: set[Scalar] = set()
-        stack: list[tuple[Scalar, bool]] = [(x, False)]
-        while stack:
-            s, ready = stack.pop()
-            if ready:
-                self.value(s)
-            elif s not in seen and not isinstance(s, Const | Index):
-                seen.add(s)
-                if s is not x:
-                    stack.append((s, True))
-                stack += [(c, False) for c in self._unguarded(s) if c not in seen]
-
-    def _unguarded(self, s: Scalar) -> list[Scalar]:
-        """The children of `s` that are computed whatever a `where` decides."""
-        found = list(children(s))
-        if isinstance(s, Op) and s.name == "where":
-            found = [s.args[0], *(a for a in s.args[1:] if not self.unsafe(a))]
-        return found
-
-    def compute(self, x: Scalar, guard: Guard | None) -> Val:
-        match x:
-            case Load():
-                return self._load(x, guard)
-            case Index():
-                return self.index(x.expr, guard)
-            case Op(name="where"):
-                return self._where(x, guard)
-            case Op() if x.name in CHECKS:
-                return self._check(x, guard)
-            case Op(name="cast"):
-                return self._cast(x, guard)
-            case Op():
-                return self._op(x, guard)
-        raise InternalError(f"scalar {type(x).__name__} has no C++ text")
+    def _index(self, x: Index, guard: Guard | None) -> Val:
+        return self.index(x.expr, guard)
 
     def _op(self, x: Op, guard: Guard | None) -> Val:
         args = [self.value(a, guard) for a in x.args]
@@ -157,29 +104,6 @@ class Values(Nesting):
 
     # --- guards
 
-    def unsafe(self, x: Scalar) -> bool:
-        """Whether computing `x` may touch memory out of bounds, or report a bad index."""
-        if x not in self._unsafe:
-            for s in walk(x):
-                if s not in self._unsafe:
-                    self._unsafe[s] = self._unsafe_here(s)
-        return self._unsafe[x]
-
-    def _unsafe_here(self, s: Scalar) -> bool:
-        match s:
-            case Const():
-                return False
-            case Index():
-                return any(self._ind_unsafe(e) for e in atoms(s.expr))
-            case Op():
-                return s.name in CHECKS or any(self._unsafe[a] for a in s.args)
-            case Load():
-                return not _inside(s) or any(self._ind_unsafe(a) for e in s.index for a in atoms(e))
-        raise InternalError(f"scalar {type(s).__name__}")
-
-    def _ind_unsafe(self, a: Expr) -> bool:
-        return isinstance(a, Ind) and self._unsafe[_scalar(a)]
-
     def condition(self, g: Guard) -> Val:
         """The bool under which a guarded value is needed."""
         hit = self.recall(g)
@@ -205,7 +129,7 @@ class Values(Nesting):
         level, varies = 0, False
         for a in () if isinstance(e, Int) else atoms(e):
             if isinstance(a, Ind):
-                v = self.value(_scalar(a), guard)
+                v = self.value(loaded(a), guard)
                 level, varies = max(level, v.level), varies or v.vec
             elif a in self.depth_of:
                 level = max(level, self.depth_of[a])
@@ -216,7 +140,7 @@ class Values(Nesting):
     def scalar_leaf(self, guard: Guard | None) -> Callable[[Expr], str]:
         def leaf(a: Expr) -> str:
             if isinstance(a, Ind):
-                return self.value(_scalar(a), guard).text
+                return self.value(loaded(a), guard).text
             return self.names[a]
 
         return leaf
@@ -224,7 +148,7 @@ class Values(Nesting):
     def vector_leaf(self, guard: Guard | None) -> Callable[[Expr], str]:
         def leaf(a: Expr) -> str:
             if isinstance(a, Ind):
-                x = _scalar(a)
+                x = loaded(a)
                 v = self.value(x, guard)
                 return self.as_vector(self.convert(v, x.dtype, DType.I64))
             if a is self.lane:
@@ -310,18 +234,3 @@ class Values(Nesting):
         if step == 0 and g is None:
             return f"splat(get({at}), k)"
         return f"strided({at}, {step}, {k})"
-
-
-def _scalar(a: Ind) -> Scalar:
-    assert isinstance(a.scalar, Scalar)
-    return a.scalar
-
-
-def _inside(x: Load) -> bool:
-    """Whether bounds prove that a load stays inside of its buffer."""
-    for e, n in zip(x.index, x.buffer.shape, strict=True):
-        if e.lo is None or e.hi is None or e.lo < 0:
-            return False
-        if not isinstance(n, Int) or e.hi >= n.n:
-            return False
-    return True
