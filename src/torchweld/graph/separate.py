@@ -14,8 +14,9 @@ from torch.fx import Graph, Node
 from torchweld.base.errors import Unsupported
 from torchweld.graph.layout import is_dense
 from torchweld.graph.outputs import Results
+from torchweld.graph.rewrites.node import new_node
 from torchweld.graph.schema import view_chain
-from torchweld.ir.graph import LOC, ORIGIN, VAL
+from torchweld.ir.graph import VAL
 
 aten = torch.ops.aten
 
@@ -49,7 +50,7 @@ def _own_memory(graph: Graph, values: list[Node], results: Results) -> None:
             old = chain[-1] if shared else next(filter(_copies_exactly, chain), chain[0])
             if not _copies_exactly(old):
                 raise Unsupported("W201", "an output whose strides have no functional form")
-            new = _insert(graph, aten.clone.default, old)
+            new = new_node(graph, aten.clone.default, (old,), like=old)
             members = [j for j, other in enumerate(results.groups) if other == group]
             for j in members:
                 values[j] = _rebase(graph, values[j], old, new)
@@ -77,7 +78,7 @@ def _apart_from_updates(
         root = view_chain(old)[-1]
         if not viewers or (root.op != "placeholder" and root not in taken):
             continue
-        updates[k] = _insert(graph, aten.clone.default, old)
+        updates[k] = new_node(graph, aten.clone.default, (old,), like=old)
         for i in viewers:
             values[i] = _rebase(graph, values[i], old, updates[k])
 
@@ -93,7 +94,7 @@ def _own_objects(graph: Graph, updates: list[Node], values: list[Node], results:
         if thing in placed:
             values[i] = placed[thing]
         elif (values[i] is whole and not is_input) or values[i] in placed.values():
-            values[i] = _insert(graph, aten.alias.default, values[i])
+            values[i] = new_node(graph, aten.alias.default, (values[i],), like=values[i])
         placed[thing] = values[i]
 
 
@@ -107,12 +108,3 @@ def _rebase(graph: Graph, node: Node, old: Node, new: Node) -> Node:
     )
     copied.meta.update(node.meta)
     return copied
-
-
-def _insert(graph: Graph, target: Any, source: Node) -> Node:
-    node = graph.create_node("call_function", target, (source,))
-    with source.meta[VAL].fake_mode:
-        node.meta[VAL] = target(source.meta[VAL])
-    node.meta[ORIGIN] = source.meta.get(ORIGIN, "")
-    node.meta[LOC] = source.meta.get(LOC)
-    return node

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torchweld.workbench.suites import (
     Case,
     First,
+    ManyLayers,
     SeedMLP,
     add_one,
     gelu_chain,
@@ -66,8 +67,7 @@ def _decode() -> Work:
 
 
 def _many_layers() -> Work:
-    layers = importlib.import_module("torchweld.workbench.suites").ManyLayers()
-    return Work(layers.eval(), (_randn(4, 8, dtype=torch.float32),))
+    return Work(ManyLayers().eval(), (_randn(4, 8, dtype=torch.float32),))
 
 
 def _two_planes() -> tuple[torch.Tensor, torch.Tensor]:

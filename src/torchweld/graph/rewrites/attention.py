@@ -76,7 +76,7 @@ def fuse_attention(graph: Graph) -> None:
 
 # Of the operators that torch takes attention apart into, those whose results are not all tensors:
 # where the mask, the dropout probability and the causal flag are.
-_KERNELS: dict[Any, tuple[int | None, int, int]] = {
+KERNELS: dict[Any, tuple[int | None, int, int]] = {
     aten._scaled_dot_product_flash_attention.default: (None, 3, 4),
     aten._scaled_dot_product_cudnn_attention.default: (3, 5, 6),
 }
@@ -87,8 +87,8 @@ def name_attention(graph: Graph) -> None:
 
     The operator picks the kernel again at run time, as eager does.
     """
-    for node in [n for n in graph.nodes if n.target in _KERNELS]:
-        mask_at, dropout_at, causal_at = _KERNELS[node.target]
+    for node in [n for n in graph.nodes if n.target in KERNELS]:
+        mask_at, dropout_at, causal_at = KERNELS[node.target]
         users = list(node.users)
         if any(u.target is not operator.getitem or u.args[1] != 0 for u in users) or not users:
             continue
@@ -290,17 +290,17 @@ def _attend(graph: Graph, out: Node, m: _Match) -> Node:
     key = operand(m.key)
     if m.flipped:
         key = add(aten.transpose.int, key, -2, -1)
-    mask, empty = None, None
+    mask, nothing = None, None  # nothing: where a score counts not
     if m.hidden is not None:
-        mask = add(aten.logical_not.default, four(m.hidden))
-        empty = add(aten.all.dim, four(m.hidden), -1, True)
+        nothing = four(m.hidden)
+        mask = add(aten.logical_not.default, nothing)
     elif m.added is not None:
         mask = four(m.added)
         if tensor(mask).dtype is not tensor(query).dtype:
             mask = add(aten._to_copy.default, mask, dtype=tensor(query).dtype)
-        masked = add(aten.eq.Scalar, mask, -math.inf)
-        empty = add(aten.all.dim, masked, -1, True)
+        nothing = None if m.safe else add(aten.eq.Scalar, mask, -math.inf)
     new = add(attention, query, key, value, mask, scale=m.scale)
-    if empty is not None and not m.safe:
+    if nothing is not None and not m.safe:
+        empty = add(aten.all.dim, nothing, -1, True)
         new = add(aten.masked_fill.Scalar, new, empty, math.nan)
     return add(aten.squeeze.dim, new, 1) if flat else new

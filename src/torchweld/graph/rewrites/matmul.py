@@ -15,14 +15,14 @@ from torchweld.ir.graph import ORIGIN, VAL
 
 aten = torch.ops.aten
 
-_PRODUCTS = (aten.addmm.default, aten.mm.default)
+PRODUCTS = (aten.addmm.default, aten.mm.default)
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def fuse_activations(graph: Graph) -> None:
     """addmm or mm, then relu or gelu(tanh) of nothing but its result: one `_addmm_activation`."""
     zeros: dict[object, Node] = {}
-    for node in [n for n in graph.nodes if n.target in _PRODUCTS]:
+    for node in [n for n in graph.nodes if n.target in PRODUCTS]:
         user = behind_views(node)
         if user is None or not _takes_epilogue(node) or not _is_activation(user):
             continue

@@ -1,40 +1,56 @@
-"""The rewrites in order, each on a copy that is dropped if it cannot keep what must be kept."""
+"""The rewrites in order. One that may refuse works on a copy, which is dropped if it does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import torch
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
 from torchweld.base.events import emit
-from torchweld.graph.rewrites.attention import fuse_attention, name_attention
-from torchweld.graph.rewrites.convolution import channels_last, split_bias
-from torchweld.graph.rewrites.matmul import fuse_activations
+from torchweld.graph.rewrites.attention import KERNELS, fuse_attention, name_attention
+from torchweld.graph.rewrites.convolution import channels_last, conv, split_bias
+from torchweld.graph.rewrites.matmul import PRODUCTS, fuse_activations
 from torchweld.graph.tidy import drop_dead
 from torchweld.ir.graph import VAL, GraphPair
 
-REWRITES: tuple[tuple[str, Callable[[Graph], None]], ...] = (
-    ("attention_name", name_attention),
-    ("attention", fuse_attention),
-    ("epilogues", fuse_activations),
-    ("conv_bias", split_bias),
-    ("channels_last", channels_last),
+aten = torch.ops.aten
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One rewrite. of: operators of which a graph must have one. refuses: it may find, halfway
+    through, that it cannot keep what must be kept.
+    """
+
+    name: str
+    run: Callable[[Graph], None]
+    of: frozenset[OpOverload]
+    refuses: bool = False
+
+
+REWRITES = (
+    Rewrite("attention_name", name_attention, frozenset(KERNELS)),
+    Rewrite("attention", fuse_attention, frozenset((aten.bmm.default,)), refuses=True),
+    Rewrite("epilogues", fuse_activations, frozenset(PRODUCTS)),
+    Rewrite("conv_bias", split_bias, frozenset((conv,))),
+    Rewrite("channels_last", channels_last, frozenset((conv,)), refuses=True),
 )
 
 
 def rewrite(pair: GraphPair, cfg: Config) -> GraphPair:
     """The pair with every rewrite that `cfg.skip` does not name."""
-    for name, run in REWRITES:
-        if name in cfg.skip:
+    for row in REWRITES:
+        if row.name in cfg.skip or not any(n.target in row.of for n in pair.forward.nodes):
             continue
-        graph = _copy(pair.forward)
+        graph = _copy(pair.forward) if row.refuses else pair.forward
         try:
-            run(graph)
+            row.run(graph)
         except Unsupported as error:
-            emit("graph", f"no {name}", error.why, code=error.code, why=error.why)
+            emit("graph", f"no {row.name}", error.why, code=error.code, why=error.why)
             continue
         drop_dead(graph, frozenset())
         pair = replace(pair, forward=graph)
