@@ -6,8 +6,10 @@ from tests.codegen.tile_plans import agree, check_graph, one_kernel
 from tests.codegen.tile_runs import TileRun, ptx_of
 
 from torchweld.codegen.run import generate
+from torchweld.ir.dtype import DType
 from torchweld.ir.loop_eval import evaluate
 from torchweld.ir.loop_text import parse
+from torchweld.ir.rounding import convert
 
 FLOAT = [
     "max(x[i], 0.0{s})", "min(0.5{s}, x[i])", "x[i] / 3.0{s}", "1.0{s} / x[i]",
@@ -55,3 +57,23 @@ z[i] = 2.0 * 0.5 + f32(3)  for i:40
 
 return b, y, z
 """)
+
+
+@pytest.mark.parametrize(("dtype", "constant", "near"), [
+    ("f64", 0.7, 0.699999988079071),  # what f32 makes of it
+    ("f32", 1e-40, 1e-40), ("f32", 1e-40, 2e-40),  # not a normal number of f32
+])  # fmt: skip
+@pytest.mark.parametrize("op", ["<", "<=", "==", "!=", ">", ">="])
+def test_a_comparison_takes_the_constant_as_it_is(op, dtype, constant, near):
+    g = parse(f"""
+x: {dtype}[1] input
+b: bool[1]
+y: {dtype}[1]
+
+b[i] = x[i] {op} {constant}:{dtype}  for i:1
+y[i] = where(b[i], {constant}:{dtype}, 0.0:{dtype})  for i:1
+
+return b, y
+""")
+    x = [convert(near, DType(dtype))]
+    assert TileRun(generate(one_kernel(g)), g, [x]).outputs == evaluate(g, [x])

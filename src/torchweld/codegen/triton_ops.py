@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchweld.base.errors import InternalError
-from torchweld.codegen.triton_types import COMPUTED, NARROW
+from torchweld.codegen.triton_types import COMPUTED, NARROW, keeps_type
 from torchweld.ir.dtype import DType
-from torchweld.ir.loop import Op
+from torchweld.ir.loop import Op, Scalar
 
 Text = Callable[[list[str]], str]
 
@@ -75,13 +75,26 @@ LOGIC: dict[str, Text] = {
     "mul": lambda a: f"{a[0]} & {a[1]}",
 }
 
+_COMPARED = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+
 # functions of the prelude that look at the types of their arguments
-ASKS_TYPES = frozenset({"floor_div", "mod", "shl", "shr", "ipow", "philox"})
+_ASKS_TYPES = frozenset({"floor_div", "mod", "shl", "shr", "ipow", "philox"})
 
 
 def infix(x: Op) -> bool:
     """Whether `x` is written between its arguments, so that a literal takes the other's type."""
     return x.name in INFIX and x.args[0].dtype is not DType.BOOL
+
+
+def needs_type(x: Op, literal: Scalar, between: bool) -> bool:
+    """Whether a number must get its type before `x` meets it. between: it is written infix.
+
+    Arithmetic takes the type of the tensor; everything else, comparisons too, makes a tensor of
+    the number first.
+    """
+    if between:
+        return x.name in _COMPARED and literal.dtype.is_float and not keeps_type(literal)
+    return x.name in _ASKS_TYPES or not keeps_type(literal)
 
 
 def op_text(x: Op, args: list[str]) -> str:

@@ -7,7 +7,7 @@ import math
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_types import round_to
 from torchweld.ir.dtype import DType
-from torchweld.ir.loop import Const
+from torchweld.ir.loop import Const, Scalar
 
 # in a kernel's signature: "*" in front for a pointer
 SIGNATURE = {
@@ -24,8 +24,8 @@ COMPUTED = {
 
 NARROW = frozenset({DType.F16, DType.BF16})
 
-# literals of these keep their type beside tensors and beside each other
-PLAIN = frozenset({DType.F32, DType.F16, DType.BF16, DType.I32})
+_PLAIN = frozenset({DType.F32, DType.F16, DType.BF16, DType.I32})
+_LEAST_NORMAL = 2.0**-126
 
 
 def signature_type(dtype: DType) -> str:
@@ -68,6 +68,17 @@ def _shortest(x: float) -> str:
         if round_to(float(text), DType.F32) == x:
             return text if "e" in text or "." in text else text + ".0"
     return repr(x)
+
+
+def keeps_type(x: Scalar) -> bool:
+    """Whether a number of `x`, a constant, has its type where Triton makes a tensor of it.
+
+    There a float is float32, unless it is too small for a normal one: then it is float64.
+    """
+    if x.dtype not in _PLAIN:
+        return False
+    value = x.value if isinstance(x, Const) and x.dtype.is_float else 0.0
+    return value == 0 or not abs(value) < _LEAST_NORMAL
 
 
 def minus_zero(c: Const) -> bool:

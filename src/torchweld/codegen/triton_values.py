@@ -16,8 +16,8 @@ from torchweld.codegen.tiles import TiledKernel, TiledStage
 from torchweld.codegen.triton_align import Shift, row_start, shift_of
 from torchweld.codegen.triton_coarse import coarse
 from torchweld.codegen.triton_index import index_text, wide
-from torchweld.codegen.triton_ops import ASKS_TYPES, cast_text, fast_text, infix, op_text
-from torchweld.codegen.triton_types import NARROW, PLAIN, literal, minus_zero, typed
+from torchweld.codegen.triton_ops import cast_text, fast_text, infix, needs_type, op_text
+from torchweld.codegen.triton_types import NARROW, keeps_type, literal, minus_zero, typed
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, Ind, Int, Sym, atoms
 from torchweld.ir.loop import Buffer, Const, Index, Load, Op, Scalar, const, loads, walk
@@ -172,10 +172,8 @@ class TileValues(Guarded[Val]):
         """`args` with a type where a literal would get another one. plain: written infix."""
         if all(a.literal for a in args):
             args = [self.tensor(x.args[0], args[0]), *args[1:]]
-        if plain:
-            return args
         return [
-            a if s.dtype in PLAIN and x.name not in ASKS_TYPES else self.tensor(s, a)
+            self.tensor(s, a) if a.literal and needs_type(x, s, plain) else a
             for s, a in zip(x.args, args, strict=True)
         ]
 
@@ -203,8 +201,8 @@ class TileValues(Guarded[Val]):
         c = self.tensor(cond, self.value(cond, guard))
         a = self.value(yes, Guard(guard, cond, True) if self.unsafe(yes) else None)
         b = self.value(no, Guard(guard, cond, False) if self.unsafe(no) else None)
-        if x.dtype not in PLAIN:
-            a, b = self.tensor(yes, a), self.tensor(no, b)
+        a, b = (self.tensor(s, v) if v.literal and not keeps_type(s) else v
+                for s, v in ((yes, a), (no, b)))  # fmt: skip
         dims, inner = joined([c, a, b])
         return self.name(f"tl.where({c.text}, {a.text}, {b.text})", dims, inner)
 
