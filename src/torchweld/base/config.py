@@ -149,12 +149,12 @@ class Config:
         },
     )
     gpu_random: bool = field(
-        default=False,
+        default=True,
         metadata={
             "env": "TORCHWELD_GPU_RANDOM",
             "values": "0, 1",
-            "effect": "experimental: draw random numbers in CUDA kernels of our own, from eager's "
-            "stream, instead of calling ATen; compared with ATen's at first use of a device",
+            "effect": "draw random numbers in CUDA kernels of our own, from eager's stream, instead "
+            "of calling ATen; compared with ATen's at first use of a device",
         },
     )
     interpret: bool = field(
