@@ -21,6 +21,7 @@ def test_each_kind_of_difference_is_named():
     nan = torch.where(X == 2, torch.nan, X)
     assert kinds(X.double(), X) == ["dtype"]
     assert kinds(X.T, X) == ["shape"]
+    assert kinds(X.to("meta"), X) == ["device"]
     assert kinds(X.T.contiguous().T, X, strides=True) == ["strides"]
     assert kinds(nan, X) == ["nan"]
     assert kinds(X + 1e-3, X) == ["values"]

@@ -153,8 +153,8 @@ class Config:
         metadata={
             "env": "TORCHWELD_GPU_RANDOM",
             "values": "0, 1",
-            "effect": "draw random numbers in CUDA kernels of our own, from eager's stream, instead "
-            "of calling ATen; compared with ATen's at first use of a device",
+            "effect": "draw random numbers in CUDA kernels of our own, from eager's stream, "
+            "instead of calling ATen; compared with ATen's at first use of a device",
         },
     )
     interpret: bool = field(

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_aggregate
 
 from torchweld.base.errors import GraphBreak
 from torchweld.capture import functions, opcodes
@@ -93,6 +94,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     _guard_aliases(cap)
     _guard_inference(cap)
     _guard_attention(cap)
+    _guard_device(cap)
     for source, _, real in cap.builder.inputs:
         if _may_be_pending(real):
             cap.guard("predicate", source, has_plain_data)
@@ -129,6 +131,22 @@ def _guard_attention(cap: Capture) -> None:
            for n in cap.builder.graph.nodes):  # fmt: skip
         for getter in ATTENTION.values():
             cap.guard("state", None, (getter, getter()))
+
+
+def _guard_device(cap: Capture) -> None:
+    """Which GPU "cuda" is depends on the thread's current device."""
+    if any(_on_current_device(n) for n in cap.builder.graph.nodes):
+        cap.guard("state", None, (torch.cuda.current_device, torch.cuda.current_device()))
+
+
+def _on_current_device(node: Node) -> bool:
+    """Whether a call names a GPU without a number."""
+    found: list[object] = []
+    map_aggregate((node.args, node.kwargs), found.append)
+    return any(
+        x == "cuda" or (isinstance(x, torch.device) and x.type == "cuda" and x.index is None)
+        for x in found
+    ) or (node.op == "call_method" and node.target == "cuda" and len(node.args) < 2)
 
 
 def _guard_inference(cap: Capture) -> None:

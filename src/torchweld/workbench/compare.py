@@ -21,7 +21,9 @@ _LEAVES = (torch.Tensor, bool, int, float, complex, str, bytes, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place where two results differ. kind: structure, dtype, shape, strides, nan, values."""
+    """One place where two results differ. kind: structure, dtype, shape, device, strides, nan,
+    values.
+    """
 
     kind: str
     where: str
@@ -103,6 +105,8 @@ def _tensor(
         return [Difference("dtype", where, f"{a.dtype}, eager {b.dtype}")]
     if a.shape != b.shape:
         return [Difference("shape", where, f"{tuple(a.shape)}, eager {tuple(b.shape)}")]
+    if a.device != b.device:
+        return [Difference("device", where, f"{a.device}, eager {b.device}")]
     if a.layout != torch.strided or b.layout != torch.strided:
         same = a.layout == b.layout and bool(torch.equal(a.to_dense(), b.to_dense()))
         return [] if same else [Difference("values", where, f"{a.layout}, eager {b.layout}")]
