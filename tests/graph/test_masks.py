@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import torchweld
+from torchweld.graph.rewrites.masks import hidden
 from torchweld.ir.program import Call, TensorArg
 from torchweld.pipeline import STATISTICS
 
@@ -104,3 +106,17 @@ def test_a_mask_that_hides_nothing_is_left_out(mask: Callable[[Tensor], Tensor])
 def test_every_other_mask_is_read(mask: Callable[[Tensor], Tensor]) -> None:
     read, flags = attended(mask)
     assert isinstance(read, TensorArg) and not flags["causal"]
+
+
+@pytest.mark.parametrize(("dtype", "value", "hides"), [
+    (torch.bfloat16, -65504.0, "later"), (torch.float16, -65504.0, "later"),
+    (torch.float32, -65504.0, None), (torch.float32, -math.inf, "later"),
+    (torch.bfloat16, -1e4, None), (torch.float32, math.nan, None),
+])  # fmt: skip
+def test_what_an_added_mask_hides_with(dtype: torch.dtype, value: float, hides: Any) -> None:
+    mask = torch.zeros(1, 1, 8, 8, dtype=dtype).masked_fill(torch.ones(8, 8).triu(1) > 0, value)
+    assert hidden(mask, 8) == hides
+
+
+def test_a_mask_of_fewer_queries_than_keys_is_not_the_causal_flag() -> None:
+    assert hidden(torch.ones(4, 8, dtype=torch.bool).tril(), 4) is None

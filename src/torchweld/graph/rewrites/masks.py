@@ -6,6 +6,7 @@ data and often pass none. A kernel without a mask reads less, and a causal one s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,12 @@ from torchweld.ir.graph import VAL
 aten = torch.ops.aten
 
 LARGEST = 1 << 24  # elements of a value that is computed while compiling
+# What an added mask has at most where it hides. For cuDNN, torch writes the least number of f16
+# also into masks in bf16.
+HIDDEN = {
+    torch.float32: torch.finfo(torch.float32).min, torch.float64: torch.finfo(torch.float64).min,
+    torch.float16: -65504.0, torch.bfloat16: -65504.0,
+}  # fmt: skip
 
 # Where the operators of attention have their mask, and their causal flag.
 MASKED: dict[OpOverload, tuple[int, str, int]] = {
@@ -59,7 +66,7 @@ def hidden(mask: Tensor, length: int) -> str | None:
         shown = mask
     else:
         shown = mask == 0
-        if not bool((shown | (mask <= torch.finfo(mask.dtype).min)).all()):
+        if not bool((shown | (mask <= HIDDEN.get(mask.dtype, -math.inf))).all()):
             return None
     if bool(shown.all()):
         return "nothing"
