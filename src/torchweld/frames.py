@@ -21,6 +21,7 @@ from weakref import ReferenceType
 import torch
 
 from torchweld.base import config, events
+from torchweld.base.collection import collection_paused
 from torchweld.base.errors import (
     FullGraphError,
     InternalError,
@@ -140,7 +141,8 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
         learn(site, entries, args)
     cap = Capture(frozenset(site.late))
     try:
-        return _captured(cap, fn, args, site)
+        with collection_paused():
+            return _captured(cap, fn, args, site)
     except Unsupported as error:
         if error.code == "W113" and site.code is not None:
             raise

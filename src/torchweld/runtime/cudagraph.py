@@ -16,7 +16,6 @@ when its last reference is dropped needs a synchronisation, as `record_stream` d
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from typing import Any
 
 import torch
 
+from torchweld.base.collection import collection_paused
 from torchweld.base.events import emit
 from torchweld.ir.program import Program
 from torchweld.runtime.cuda import device_index
@@ -218,17 +218,13 @@ class Recorder:
     def _try(self, x: _driver.Executable, found: bytes) -> None:
         while _driver.graph_totals()[0] >= max(self.wish.limit, 1):
             _driver.graph_evict()
-        collecting = gc.isenabled()
-        gc.disable()  # what a finalizer frees could end the capture
         start = time.perf_counter()
         try:
-            record(x, device(self.index), found)
+            with collection_paused():  # what a finalizer frees could end the capture
+                record(x, device(self.index), found)
         except Exception as error:
             give_up(x, f"recording failed: {error}", self.wish.forced)
             return
-        finally:
-            if collecting:
-                gc.enable()
         copies = sum(found.count(r) for r in (Role.COPY, Role.OUT))
         emit("cudagraphs", "recorded", seconds=round(time.perf_counter() - start, 6),
              launches=self.plan.launches, calls=self.plan.calls, copies=copies,
