@@ -20,6 +20,7 @@ from torchweld.capture.attrs import closure_of
 from torchweld.capture.calls import call_value
 from torchweld.capture.guard_build import is_no_inference
 from torchweld.capture.modes import ATTENTION
+from torchweld.capture.module import CapturedModule
 from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
@@ -285,7 +286,7 @@ def _describe(error: Raised) -> str:
 def _finish_graph(cap: Capture, outputs: list[TensorValue]) -> GraphModule:
     graph = cap.builder.graph
     graph.output(tuple(t.node for t in outputs))
-    made = GraphModule(torch.nn.Module(), graph, "Captured")
+    made = CapturedModule(torch.nn.Module(), graph)
     places, inputs = cap.builder.places, cap.builder.inputs
     made.meta[MUTATED] = tuple(places.index(inputs[i][0]) for i in cap.builder.mutated_inputs())
     return made

@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
+from torchweld.capture.module import CapturedModule
 from torchweld.ir.graph import VAL
 
 _DTYPES: dict[type, torch.dtype] = {int: torch.int64, float: torch.float64}
@@ -38,7 +39,7 @@ def numbers_as_tensors(gm: GraphModule) -> GraphModule | None:
     if mode is None or not all(_is_exact(user, n) for n in numbers for user in n.users):
         return None
     graph = copy.deepcopy(gm.graph)
-    made = GraphModule(gm, graph, "Captured")
+    made = CapturedModule(gm, graph)
     for old, new in zip(gm.graph.nodes, graph.nodes, strict=True):
         new.meta = dict(old.meta)
         if old in numbers:

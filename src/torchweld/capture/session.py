@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import types
 import weakref
@@ -38,6 +39,12 @@ MAX_STEPS = 5_000_000
 
 
 _active = threading.local()
+
+
+@functools.lru_cache(1024)
+def _is_library(filename: str) -> bool:
+    """Whether this is no user's code. Asked for every guard."""
+    return "/torch/" in filename or "/torchweld/" in filename
 
 
 def is_compiling() -> bool:
@@ -158,9 +165,8 @@ class Capture:
     def loc(self) -> Loc:
         """The user line being executed: the innermost frame outside of torch's own code."""
         for frame in reversed(self.frames):
-            at = frame.loc()
-            if "/torch/" not in at.file and "/torchweld/" not in at.file:
-                return at
+            if not _is_library(frame.code.filename):
+                return frame.loc()
         return self.frames[-1].loc() if self.frames else NOWHERE
 
     def deliver(self, value: Value, cont: Cont | None) -> None:
