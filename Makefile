@@ -13,7 +13,7 @@ TORCH214 ?= torch==2.14.1 torchvision==0.29.1
 C_FILES  := $(shell find src -name '*.c' -o -name '*.h' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu check bench bench-gpu bless test-py test-torch214 clean
+.PHONY: help demo test test-gpu check fuzz bench bench-gpu bless test-py test-torch214 clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,6 +26,9 @@ test: $(READY) ## all tests that do not need a GPU or more than 20 seconds each
 
 test-gpu: $(READY) ## the tests that need a CUDA device, on its machine
 	$(PY) -m pytest -n $(JOBS) --dist worksteal -m gpu tests
+
+fuzz: $(READY) ## 20,000 random programs against eager, half an hour on two cores
+	PYTHONPATH=. $(PY) -m tests.fuzz.run --jobs $(JOBS)
 
 check: $(READY) ## style, types, layers, sizes, generated docs, rules of the repository
 	$(PY) -m ruff check .
