@@ -14,7 +14,7 @@ from torchweld.ir.loop_ops import OPS
 from torchweld.ir.loop_verify import MODES, REDUCTIONS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "ir.md"
-_KINDS = {"f": "float", "i": "integer", "b": "bool"}
+_KINDS = {"f": "float", "i": "integer", "b": "bool", "q": "8-bit float"}
 _RULES = {
     "same": "T, ... -> T", "bool": "T, ... -> bool", "logic": "bool, ... -> bool",
     "select": "bool, T, T -> T", "cast": "any -> the node's dtype", "index": "i64, i64 -> i64",

@@ -9,13 +9,14 @@ import random
 from tests.codegen.launcher import Run, compile_program
 
 from torchweld.codegen.run import generate
-from torchweld.ir.dtype import DType
+from torchweld.ir.dtype import FLOAT8, DType
 from torchweld.ir.loop_eval import Storage
 from torchweld.ir.plan_eval import evaluate_plan
 from torchweld.ir.plan_text import parse
 from torchweld.ir.rounding import convert
 
-TOLERANCE = {DType.F64: 1e-12, DType.F32: 4e-6, DType.BF16: 1e-2, DType.F16: 2e-3}
+TOLERANCE = {DType.F64: 1e-12, DType.F32: 4e-6, DType.BF16: 1e-2, DType.F16: 2e-3,
+             **dict.fromkeys(FLOAT8, 0.0)}  # fmt: skip
 
 
 def sample(dtype, n, seed=0):

@@ -42,7 +42,8 @@ def jumps(g):
                 for n in g.nodes)  # fmt: skip
     return picks or any(
         isinstance(s, Op) and (s.name in STEPS or (
-            s.name == "cast" and s.args[0].dtype.is_float and not s.dtype.is_float))
+            s.name == "cast" and s.args[0].dtype.is_float
+            and (not s.dtype.is_float or s.dtype.is_float8)))
         for s in _scalars(g)
     )  # fmt: skip
 

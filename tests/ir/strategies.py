@@ -36,7 +36,7 @@ from torchweld.ir.loop_eval import Storage
 
 F32, I64, BOOL = DType.F32, DType.I64, DType.BOOL
 ALL_DTYPES = (DType.F32, DType.F32, DType.F32, DType.F64, DType.BF16, DType.F16, DType.I64,
-              DType.I32, DType.U8, DType.I8, DType.BOOL)  # fmt: skip
+              DType.I32, DType.U8, DType.I8, DType.BOOL, DType.F8E4M3FN, DType.F8E5M2)  # fmt: skip
 
 EXTERNS = {"test.twice.default": lambda x: [v * 2 for v in x.values]}
 
@@ -50,10 +50,12 @@ _REDUCE = {"f": ("sum", "prod", "max", "min", "argmax", "argmin"),
            "i": ("sum", "prod", "max", "min", "argmax", "argmin"),
            "b": ("any", "all", "max", "min", "argmax")}  # fmt: skip
 _MODES = {"f": ("set", "add", "mul", "max", "min"), "i": ("set", "add", "max", "min"),
-          "b": ("set", "max")}  # fmt: skip
+          "b": ("set", "max"), "q": ("set",)}  # fmt: skip
 
 
 def letter(dtype: DType) -> str:
+    if dtype.is_float8:
+        return "q"
     return "f" if dtype.is_float else "b" if dtype is BOOL else "i"
 
 
@@ -171,6 +173,8 @@ class _Builder:
             return self.leaf(axes, dtype, 0 if loads_only else depth)
         kind = self.pick(("unary", "binary", "binary", "shared", "where", "cast", "leaf"))
         down = depth - 1
+        if letter(dtype) == "q" and kind not in ("where", "cast"):
+            kind = "leaf"  # nothing is computed in it
         if kind == "leaf":
             return self.leaf(axes, dtype, down)
         if kind == "cast":
@@ -180,7 +184,7 @@ class _Builder:
             a, b = self.scalar(axes, dtype, down), self.scalar(axes, dtype, down)
             return Op.make("where", (cond, a, b), dtype)
         if dtype is BOOL and kind != "unary" and self.draw(st.booleans()):
-            other = self.pick(self.dtypes)
+            other = self.pick(self.computed("fib"))
             pair = (self.scalar(axes, other, down), self.scalar(axes, other, down))
             return Op.make(self.pick(_COMPARE), pair, BOOL)
         ops = {"f": _FLOAT_OPS, "i": _INT_OPS, "b": _BOOL_OPS}[letter(dtype)]
@@ -189,6 +193,9 @@ class _Builder:
             return Op.make(self.pick(ops[1]), (first,), dtype)
         second = first if kind == "shared" else self.scalar(axes, dtype, down)
         return Op.make(self.pick(ops[2]), (first, second), dtype)
+
+    def computed(self, letters: str) -> list[DType]:
+        return [d for d in self.dtypes if letter(d) in letters]
 
     # nodes
 
@@ -209,7 +216,7 @@ class _Builder:
         self.add(self.buffer(shape, dtype), axes, self.identity(axes), body)
 
     def reduction(self) -> None:
-        shape, dtype = self.shape(1), self.pick(self.dtypes)
+        shape, dtype = self.shape(1), self.pick(self.computed("fib"))
         axes = self.axes(shape)
         split = self.draw(st.sets(st.sampled_from(range(len(axes))), min_size=1))
         inner = tuple(a for d, a in enumerate(axes) if d in split)
@@ -222,7 +229,7 @@ class _Builder:
 
     def scan(self) -> None:
         shape = self.shape(1)
-        dtype = self.pick([d for d in self.dtypes if d is not BOOL])
+        dtype = self.pick(self.computed("fi"))
         axes = self.axes(shape)
         along = self.pick(axes)
         body = self.scalar(axes, dtype, 2)
@@ -266,14 +273,14 @@ class _Builder:
         others, self.pool = self.pool, [b for b in self.pool if b is not out]
         body = self.scalar(axes, out.dtype, 2)
         self.pool = others
-        if letter(out.dtype) != "b" and self.draw(st.booleans()):
+        if letter(out.dtype) in "fi" and self.draw(st.booleans()):
             old = Load.make(out, self.identity(axes))
             body = Op.make(self.pick(("add", "max")), (old, body), out.dtype)
         self.add(out, axes, self.identity(axes), body)
 
     def extern(self) -> None:
         source = self.pick(self.pool)
-        if not source.dtype.is_float:
+        if letter(source.dtype) != "f":
             return
         out = Buffer.make(f"t{self.count}e{len(self.nodes)}", source.dtype, source.shape,
                           contiguous(source.shape), ZERO, "temp", "cpu")  # fmt: skip
@@ -317,6 +324,7 @@ _VALUES = {
         st.integers(-4, 4).map(float),
         st.sampled_from((0.5, -0.0, 0.25, math.inf, -math.inf, math.nan, 1e30)),
     ),
+    "q": st.sampled_from((0.0, -0.0, 1.0, -1.5, 0.0625, 448.0, math.inf, math.nan)),
     "i": st.integers(0, 100),
     "b": st.booleans(),
 }

@@ -106,10 +106,11 @@ def test_floor_division_of_floats(a, b, out):
 
 def test_every_operator_has_a_value_on_special_numbers():
     special = {"f": (0.0, -0.0, 1.0, -2.5, math.inf, -math.inf, math.nan, 1e300),
-               "i": (1, -1, 7, 100), "b": (True, False)}  # fmt: skip
+               "i": (1, -1, 7, 100), "b": (True, False), "q": (-0.0, 448.0, math.nan)}  # fmt: skip
+    types = {"f": F64, "i": DType.I64, "b": DType.BOOL, "q": DType.F8E4M3FN}
     for name, row in OPS.items():
         for kind in row.kinds:
-            dtype = {"f": F64, "i": DType.I64, "b": DType.BOOL}[kind]
+            dtype = types[kind]
             for a in special[kind]:
                 for b in special[kind]:
                     args = (a, b, b, b)[: row.arity] if name != "where" else (True, a, b)

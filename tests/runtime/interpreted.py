@@ -113,6 +113,21 @@ def frame():
     return [a.lang for a in compiled.executable.program.artifacts]
 
 
+def float8():
+    """8-bit floats come from a kernel, and go into one."""
+    def f(x, q):
+        y = (x / x.abs().amax(-1, keepdim=True) * 448.0).to(torch.float8_e4m3fn)
+        return y, q.to(torch.float32) * 2.0, torch.cat([q, y.to(q.dtype)])
+
+    x, q = torch.randn(5, 33), torch.randn(2, 33).to(torch.float8_e5m2)
+    with torch.no_grad():
+        for a, b in zip(torchweld.compile(f)(x, q), f(x, q), strict=True):
+            assert a.dtype == b.dtype
+            torch.testing.assert_close(a.float(), b.float(), rtol=0, atol=0)
+    compiled = pipeline.STATISTICS.compiled[-1]
+    return sorted({a.lang for a in compiled.executable.program.artifacts})
+
+
 def late():
     import triton  # noqa: F401
 

@@ -19,6 +19,7 @@ ANSWERS = {
     "index": "index out of range in a compiled kernel (take)",
     "graph": "['triton']",
     "frame": "['triton']",
+    "float8": "['triton']",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchweld.base.errors import InternalError
-from torchweld.codegen.cpp_types import COMPUTED, NARROW
+from torchweld.codegen.cpp_types import COMPUTED, HELD_AS_F32, NARROW
 from torchweld.ir.dtype import DType
 from torchweld.ir.loop import Const, Op
 
@@ -138,6 +138,11 @@ def _extreme(x: Op, args: list[str]) -> str:
 
 def cast_text(src: DType, dst: DType, arg: str, vec: bool) -> str | None:
     """The C++ conversion, None when the value is the same in registers."""
+    if src.is_float8:
+        wide = f"from_{src.value}({arg})"
+        return wide if dst in HELD_AS_F32 else cast_text(DType.F32, dst, wide, vec)
+    if dst.is_float8:
+        return f"to_{dst.value}({cast_text(src, DType.F32, arg, vec) or arg})"
     if dst is DType.BOOL:
         return f"vto_bool({arg})" if vec else f"({arg} != 0)"
     have, want = COMPUTED[src], COMPUTED[dst]

@@ -6,17 +6,22 @@ import math
 import struct
 
 from torchweld.base.errors import InternalError
-from torchweld.ir.dtype import DType
+from torchweld.ir.dtype import FLOAT8, DType
 from torchweld.ir.loop import Const
+from torchweld.ir.rounding import float8_bits
 
 # in memory: the element type of a pointer
 STORED = {
     DType.F64: "f64", DType.F32: "f32", DType.F16: "f16", DType.BF16: "bf16", DType.I64: "i64",
     DType.I32: "i32", DType.I16: "i16", DType.I8: "i8", DType.U8: "u8", DType.BOOL: "b8",
+    **dict.fromkeys(FLOAT8, "u8"),  # their codes, in registers too
 }  # fmt: skip
 
 # in registers: the type that scalars compute in
 COMPUTED = STORED | {DType.F16: "f32", DType.BF16: "f32", DType.BOOL: "bool"}
+
+# every value of an 8-bit float is one of theirs
+HELD_AS_F32 = frozenset({DType.F32, DType.F16, DType.BF16})
 
 NARROW = {DType.F16: "round_to_f16", DType.BF16: "round_to_bf16"}
 
@@ -29,7 +34,9 @@ def stored(dtype: DType) -> str:
 
 
 def literal(c: Const) -> str:
-    """A C++ expression of the constant, exactly, of the type that its dtype computes in."""
+    """A C++ expression of the constant, exactly, of the type that registers hold."""
+    if c.dtype.is_float8:
+        return f"{STORED[c.dtype]}({float8_code(c)})"
     if c.dtype.is_float:
         value = c.value
         assert isinstance(value, float)
@@ -37,6 +44,11 @@ def literal(c: Const) -> str:
     if c.dtype is DType.BOOL:
         return "true" if c.value else "false"
     return _integer(int(c.value), c.dtype)
+
+
+def float8_code(c: Const) -> int:
+    """The code of a constant of an 8-bit float, which is rounded through f32."""
+    return float8_bits(round_to(float(c.value), DType.F32), c.dtype)
 
 
 def _integer(n: int, dtype: DType) -> str:

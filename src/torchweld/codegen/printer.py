@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_index import lane_step
-from torchweld.codegen.cpp_types import NARROW, stored
+from torchweld.codegen.cpp_types import HELD_AS_F32, NARROW, stored
 from torchweld.codegen.folds import MODES, Fold
 from torchweld.codegen.levels import Val
 from torchweld.codegen.places import Array, Memory
@@ -157,7 +157,7 @@ class Printer(Values):
             assert isinstance(body, Op)
             body = body.args[0]  # the store rounds
         v = self.value(body)
-        if memory and n.out.dtype in NARROW and body.dtype.compute is not DType.F32:
+        if memory and n.out.dtype in NARROW and body.dtype not in HELD_AS_F32:
             v = self.convert(v, body.dtype, DType.F32)
         elif not memory or n.out.dtype not in NARROW:
             v = self.convert(v, body.dtype, n.out.dtype)

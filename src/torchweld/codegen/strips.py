@@ -95,7 +95,8 @@ class StripPrinter(Printer):
         kept = {}
         for x in found:
             kept[x] = self.fresh("h")
-            self.arrays.append((kept[x], stored(x.dtype.compute), strip))
+            held = x.dtype if x.dtype.is_float8 else x.dtype.compute
+            self.arrays.append((kept[x], stored(held), strip))
             v = self.as_vector(self.value(x))
             self.line(f"store({kept[x]} + (l - s), {v}, k);")
         self.close_lanes()

@@ -17,6 +17,7 @@ from torchweld.codegen.tiles import (
     tiled,
 )
 from torchweld.codegen.triton_align import Shift, shift_for
+from torchweld.codegen.triton_float8 import float8_text
 from torchweld.codegen.triton_folds import TileFolds, collected
 from torchweld.codegen.triton_index import LIMIT, index_text, wide
 from torchweld.codegen.triton_ops import narrowed
@@ -56,8 +57,9 @@ class TritonKernel:
         return f"{self.role}_{key[:10]}"
 
     def artifact(self) -> Artifact:
-        drawing = RANDOM_TEXT if "philox(" in self.text else ""
-        source = IMPORTS + drawing + HEAD + self.text.replace("@", self.name, 1)
+        own = RANDOM_TEXT if "philox(" in self.text else ""
+        own += float8_text(self.text)
+        source = IMPORTS + own + HEAD + self.text.replace("@", self.name, 1)
         return Artifact("triton", source, (self.name,), self.options)
 
 

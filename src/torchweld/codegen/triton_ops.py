@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchweld.base.errors import InternalError
+from torchweld.codegen.cpp_types import HELD_AS_F32
 from torchweld.codegen.triton_types import COMPUTED, NARROW, keeps_type
 from torchweld.ir.dtype import DType
 from torchweld.ir.loop import Op, Scalar
@@ -146,6 +147,11 @@ def rounded(text: str, dtype: DType) -> str:
 
 def cast_text(src: DType, dst: DType, arg: str) -> str | None:
     """The conversion of a named value, None when it is the same in registers."""
+    if src.is_float8:
+        wide = f"from_{src.value}({arg})"
+        return wide if dst in HELD_AS_F32 else cast_text(DType.F32, dst, wide)
+    if dst.is_float8:
+        return f"to_{dst.value}({cast_text(src, DType.F32, arg) or arg})"
     if dst is DType.BOOL:
         return f"{arg} != 0"
     if dst is DType.U8 and src.is_float:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import math
 
 from torchweld.base.errors import InternalError
-from torchweld.codegen.cpp_types import round_to
-from torchweld.ir.dtype import DType
+from torchweld.codegen.cpp_types import float8_code, round_to
+from torchweld.ir.dtype import FLOAT8, DType
 from torchweld.ir.loop import Const, Scalar
 
 # in a kernel's signature: "*" in front for a pointer
 SIGNATURE = {
     DType.F64: "fp64", DType.F32: "fp32", DType.F16: "fp16", DType.BF16: "bf16", DType.I64: "i64",
     DType.I32: "i32", DType.I16: "i16", DType.I8: "i8", DType.U8: "u8", DType.BOOL: "i1",
+    **dict.fromkeys(FLOAT8, "u8"),
 }  # fmt: skip
 
-# in registers: f16 and bf16 compute in f32
+# in registers: f16 and bf16 compute in f32, 8-bit floats are their codes
 COMPUTED = {
     DType.F64: "tl.float64", DType.F32: "tl.float32", DType.F16: "tl.float32",
     DType.BF16: "tl.float32", DType.I64: "tl.int64", DType.I32: "tl.int32", DType.I16: "tl.int16",
     DType.I8: "tl.int8", DType.U8: "tl.uint8", DType.BOOL: "tl.int1",
+    **dict.fromkeys(FLOAT8, "tl.uint8"),
 }  # fmt: skip
 
 NARROW = frozenset({DType.F16, DType.BF16})
@@ -37,6 +39,8 @@ def signature_type(dtype: DType) -> str:
 
 def literal(c: Const) -> str:
     """The constant as Python writes it; its type is that of what it is combined with."""
+    if c.dtype.is_float8:
+        return str(float8_code(c))
     if c.dtype.is_float:
         value = c.value
         assert isinstance(value, float)
@@ -83,7 +87,9 @@ def keeps_type(x: Scalar) -> bool:
 
 def minus_zero(c: Const) -> bool:
     """Whether this is -0.0, which Triton takes for 0.0 when it stands as a number."""
-    return c.dtype.is_float and c.value == 0 and math.copysign(1.0, float(c.value)) < 0
+    if not c.dtype.is_float or c.dtype.is_float8 or c.value != 0:
+        return False
+    return math.copysign(1.0, float(c.value)) < 0
 
 
 def typed(c: Const) -> str:

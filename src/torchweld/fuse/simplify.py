@@ -1,4 +1,4 @@
-"""Scalar algebra that is exact in every bit, NaN payloads of signalling NaNs aside.
+"""Scalar algebra that is exact in every bit, payloads of NaNs aside.
 
 Not here because they are not exact: x + 0 (turns -0.0 into 0.0), x * 0, x - x, float distribution.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from torchweld.fuse.facts import Substitution
-from torchweld.ir.dtype import DType
+from torchweld.ir.dtype import FLOAT8, DType
 from torchweld.ir.expr import Expr
 from torchweld.ir.loop import Const, LoopGraph, Nest, Op, Scalar, const
 
@@ -28,6 +28,7 @@ _INSIDE: dict[DType, frozenset[DType]] = {
     DType.F16: frozenset({DType.F32, DType.F64}),
     DType.BF16: frozenset({DType.F32, DType.F64}),
     DType.F32: frozenset({DType.F64}),
+    **dict.fromkeys(FLOAT8, frozenset({DType.F16, DType.BF16, DType.F32, DType.F64})),
 }  # fmt: skip
 
 _ONE = struct.unpack("<Q", struct.pack("<d", 1.0))[0]

@@ -12,6 +12,11 @@ class DType(Enum):
     F32 = "f32"
     F16 = "f16"
     BF16 = "bf16"
+    # stored, moved, chosen from and cast, never computed in:
+    F8E4M3FN = "f8e4m3fn"
+    F8E5M2 = "f8e5m2"
+    F8E4M3FNUZ = "f8e4m3fnuz"
+    F8E5M2FNUZ = "f8e5m2fnuz"
     I64 = "i64"
     I32 = "i32"
     I16 = "i16"
@@ -44,17 +49,24 @@ class DType(Enum):
 
     @property
     def compute(self) -> DType:
-        """The type in which arithmetic on it runs: f32 for f16 and bf16, else itself."""
-        return DType.F32 if self in (DType.F16, DType.BF16) else self
+        """The type in which arithmetic on it runs: f32 for narrower floats, else itself."""
+        return DType.F32 if self in _NARROWER else self
+
+    @property
+    def is_float8(self) -> bool:
+        """Whether registers hold its 8-bit code, so that arithmetic needs a cast first."""
+        return self in FLOAT8
 
     def __repr__(self) -> str:
         return self.value
 
 
-FLOATS = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
+FLOAT8 = frozenset({DType.F8E4M3FN, DType.F8E5M2, DType.F8E4M3FNUZ, DType.F8E5M2FNUZ})
+_NARROWER = FLOAT8 | {DType.F16, DType.BF16}
+FLOATS = _NARROWER | {DType.F64, DType.F32}
 INTS = frozenset({DType.I64, DType.I32, DType.I16, DType.I8, DType.U8})
 _BYTES = {
     DType.F64: 8, DType.F32: 4, DType.F16: 2, DType.BF16: 2, DType.I64: 8, DType.I32: 4,
     DType.I16: 2, DType.I8: 1, DType.U8: 1, DType.BOOL: 1, DType.C64: 8, DType.C128: 16,
-    DType.OTHER: 0,
+    DType.OTHER: 0, DType.F8E4M3FN: 1, DType.F8E5M2: 1, DType.F8E4M3FNUZ: 1, DType.F8E5M2FNUZ: 1,
 }  # fmt: skip

@@ -26,7 +26,10 @@ INDEX = "index"  # i64 arguments, i64 result
 
 @dataclass(frozen=True, slots=True)
 class OpRow:
-    """One scalar operator. `kinds`: f float, i integer, b bool: which argument types it takes."""
+    """One scalar operator.
+
+    kinds: which types it takes: f float, i integer, b bool, q 8-bit float.
+    """
 
     name: str
     arity: int
@@ -240,8 +243,8 @@ _row("bit_not", 1, SAME, "i", lambda a: ~a, "bitwise not")
 _row("shl", 2, SAME, "i", lambda a, b: a << b if 0 <= b < 64 else 0, "shift left")
 _row("shr", 2, SAME, "i", lambda a, b: a >> b if 0 <= b < 64 else (-1 if a < 0 else 0),
      "arithmetic shift right")  # fmt: skip
-_row("where", 3, SELECT, "fib", lambda c, a, b: a if c else b, "a if c else b; lazy")
-_row("cast", 1, CAST, "fib", lambda x: x, "convert to the node's dtype")
+_row("where", 3, SELECT, "fibq", lambda c, a, b: a if c else b, "a if c else b; lazy")
+_row("cast", 1, CAST, "fibq", lambda x: x, "convert to the node's dtype")
 _row("check_index", 2, INDEX, "i", _wrap, "index a into size b: negative counts from the end; "
      "out of range fails the call with an IndexError")  # fmt: skip
 _row("check_bound", 2, INDEX, "i", _bound, "index a into size b, not negative; "

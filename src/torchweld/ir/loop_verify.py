@@ -54,13 +54,13 @@ from torchweld.ir.rounding import wrap_int
 
 _LITERALS = ("true", "false", "none", "nan", "inf")  # what the text form reads as values
 _ROLES = ("input", "const", "temp")
-# kind -> argument types it takes, as in loop_ops: f float, i integer, b bool
+# kind -> argument types it takes, as in loop_ops: f float, i integer, b bool, q 8-bit float
 REDUCTIONS = {
     "sum": "fi", "prod": "fi", "max": "fib", "min": "fib", "any": "b", "all": "b",
     "argmax": "fib", "argmin": "fib",
     "scan_sum": "fi", "scan_prod": "fi", "scan_max": "fib", "scan_min": "fib",
 }  # fmt: skip
-MODES = {"set": "fib", "add": "fi", "mul": "fi", "max": "fib", "min": "fib"}
+MODES = {"set": "fibq", "add": "fi", "mul": "fi", "max": "fib", "min": "fib"}
 _PROBES = 200  # random points tried where interval bounds cannot prove an index right
 
 
@@ -154,7 +154,9 @@ def _defined(g: LoopGraph) -> None:
 
 
 def kind_letter(dtype: DType) -> str:
-    """f, i or b, as the `kinds` of loop_ops; empty for dtypes without arithmetic."""
+    """f, i, b or q, as the `kinds` of loop_ops; empty for dtypes that are never computed."""
+    if dtype.is_float8:
+        return "q"
     if dtype.is_float:
         return "f"
     if dtype.is_int:

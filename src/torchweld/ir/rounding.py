@@ -1,10 +1,20 @@
-"""Exact conversion of Python numbers to element types, and their bytes. Slow, and free of numpy."""
+"""Exact conversion of Python numbers to element types, and their bytes. Slow, and free of numpy.
+
+8-bit floats have one sign bit, an exponent and `mantissa` bits. Their corners differ:
+
+    f8e4m3fn     no infinity; 0x7f is NaN; what is too large (infinity, too) becomes 448
+    f8e5m2       as IEEE: 0x7c is infinity, where what is too large ends
+    f8e..fnuz    0x80 is the only NaN, and what is too large becomes it; there is no -0
+
+Source: Micikevicius et al. 2022, arXiv:2209.05433 (fn, e5m2); Noune et al. 2022, arXiv:2206.02915.
+"""
 
 from __future__ import annotations
 
 import math
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from torchweld.base.errors import InternalError
 from torchweld.ir.dtype import DType
@@ -47,6 +57,61 @@ def _bf16_value(bits: int) -> float:
     return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])
 
 
+@dataclass(frozen=True, slots=True)
+class Float8:
+    """One format. top: the code of the largest number; over: what a larger one becomes."""
+
+    mantissa: int
+    bias: int
+    top: int
+    over: int
+    nan: int
+
+    @property
+    def unsigned_zero(self) -> bool:
+        """Whether the code of -0 is NaN."""
+        return self.nan == 0x80
+
+
+FLOAT8_FORMATS = {
+    DType.F8E4M3FN: Float8(mantissa=3, bias=7, top=0x7E, over=0x7E, nan=0x7F),
+    DType.F8E5M2: Float8(mantissa=2, bias=15, top=0x7B, over=0x7C, nan=0x7F),
+    DType.F8E4M3FNUZ: Float8(mantissa=3, bias=8, top=0x7F, over=0x80, nan=0x80),
+    DType.F8E5M2FNUZ: Float8(mantissa=2, bias=16, top=0x7F, over=0x80, nan=0x80),
+}
+
+
+def float8_bits(x: float, dtype: DType) -> int:
+    """The code of the nearest value, of two equally near ones the even."""
+    f = FLOAT8_FORMATS[dtype]
+    if x != x:
+        return f.nan
+    code = f.over if math.isinf(x) else _magnitude(abs(x), f)
+    if f.unsigned_zero and code in (0, f.nan):
+        return code
+    return code | 0x80 if math.copysign(1.0, x) < 0 else code
+
+
+def _magnitude(x: float, f: Float8) -> int:
+    exponent = max(math.frexp(x)[1] - 1, 1 - f.bias) if x else 1 - f.bias
+    steps = round(math.ldexp(x, f.mantissa - exponent))  # exact before Python rounds half to even
+    code = steps + ((exponent + f.bias - 1) << f.mantissa)
+    return f.over if code > f.top else code
+
+
+def float8_value(code: int, dtype: DType) -> float:
+    """The value of a code; NaN has neither sign nor payload."""
+    f = FLOAT8_FORMATS[dtype]
+    magnitude = code & 0x7F
+    if code == f.nan or (not f.unsigned_zero and magnitude > f.top):
+        infinite = magnitude == f.over and f.over > f.top
+        return math.copysign(math.inf, -1.0 if code & 0x80 else 1.0) if infinite else math.nan
+    exponent, rest = divmod(magnitude, 1 << f.mantissa)
+    steps = rest if exponent == 0 else rest + (1 << f.mantissa)
+    value = math.ldexp(steps, max(exponent, 1) - f.bias - f.mantissa)
+    return -value if code & 0x80 else value
+
+
 def _odd_double(n: int) -> float:
     """An integer as a double that still rounds to f32 as the integer itself would."""
     cut = max(abs(n).bit_length() - 53, 0)
@@ -55,7 +120,7 @@ def _odd_double(n: int) -> float:
 
 
 def to_float(x: Number, dtype: DType) -> float:
-    """`x` rounded to a floating-point type; f16 and bf16 round through f32, as eager does.
+    """`x` rounded to a floating-point type; narrow ones round through f32, as eager does.
 
     There is one NaN: its sign and payload are not part of any meaning.
     """
@@ -66,6 +131,8 @@ def to_float(x: Number, dtype: DType) -> float:
     y = round_f32(_odd_double(x) if isinstance(x, int) else x)
     if dtype is DType.F32:
         return y
+    if dtype.is_float8:
+        return float8_value(float8_bits(y, dtype), dtype)
     return _f32_to_f16(y) if dtype is DType.F16 else _bf16_value(bf16_bits(y))
 
 
@@ -100,6 +167,8 @@ def convert(x: Number, dtype: DType) -> Number:
 
 def pack(x: Number, dtype: DType) -> bytes:
     """The bytes of `x`, little-endian; `x` is already an element of `dtype`."""
+    if dtype.is_float8:
+        return bytes([float8_bits(float(x), dtype)])
     if dtype is DType.BF16:
         return struct.pack("<H", bf16_bits(float(x)))
     return struct.pack(_FORMAT[dtype], x)
@@ -107,6 +176,8 @@ def pack(x: Number, dtype: DType) -> bytes:
 
 def unpack(data: bytes, dtype: DType) -> Number:
     """The inverse of `pack`."""
+    if dtype.is_float8:
+        return float8_value(data[0], dtype)
     if dtype is DType.BF16:
         return _bf16_value(int(struct.unpack("<H", data)[0]))
     value: Number = struct.unpack(_FORMAT[dtype], data)[0]

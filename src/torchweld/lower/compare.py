@@ -26,7 +26,7 @@ INF = float("inf")
 
 def _register_comparison(name: str) -> None:
     def apply(x: Val, y: Operand) -> Val:
-        return binary(name, x, y)
+        return binary(name, _computed(x), _computed(y) if isinstance(y, Val) else y)
 
     pointwise(f"aten.{name}.Tensor", f"aten.{name}.Scalar", common=True)(apply)
 

@@ -60,7 +60,7 @@ def _common(rule: Rule, op: OpOverload, vals: dict[str, object]) -> DType:
 
 
 def load(a: _Operand, idx: Idx, common: DType) -> Val:
-    """The operand at a broadcast index, in the compute type of `common`.
+    """The operand at a broadcast index, in the compute type of `common` (8-bit floats: in it).
 
     As in torch it takes the common dtype first, which may round.
     """
@@ -71,4 +71,4 @@ def load(a: _Operand, idx: Idx, common: DType) -> Val:
         raise LoweringError("W203", f"arithmetic on {x.dtype.value}")
     if not (x.dtype.is_float and a.wide):
         x = x.to(common)
-    return x.to(common.compute)
+    return x if common.is_float8 else x.to(common.compute)

@@ -17,6 +17,7 @@ from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair
 from torchweld.ir.loop import Buffer, LoopGraph, View
 from torchweld.lower import tables
 from torchweld.lower.builder import Builder
+from torchweld.lower.dtypes import check_float8
 from torchweld.lower.elementwise import lower_pointwise
 from torchweld.lower.fallback import Env, Lowered, lower_extern
 from torchweld.lower.finish import finish
@@ -76,6 +77,8 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
     if rule is not None:
         try:
             _one_device(node)
+            if rule.kind != "view":
+                check_float8(str(op), node)
             b.begin(node.name, b.origins, _specs(node))
             b.used, b.overwrites = _used(node), overwrites
             return _apply(b, rule, copies, node, env)

@@ -31,6 +31,8 @@ def _reader(value: Tensor | int | float | bool, dtype: DType) -> Body:
 @lowering("aten.index_put.default", "aten._unsafe_index_put.default")
 def index_put(b: Builder, x: Tensor, indices: Sequence[Tensor | None], values: Tensor,
               accumulate: bool = False, unsafe: bool = False) -> Tensor:  # fmt: skip
+    if accumulate and x.dtype.is_float8:
+        raise LoweringError("W203", f"accumulating store of {x.dtype.value}")
     if any(i is not None and i.dtype is DType.BOOL for i in indices):
         return _masked_put(b, x, indices, values, accumulate)
     how = advanced(x, indices)
@@ -59,7 +61,7 @@ def _masked_put(b: Builder, x: Tensor, indices: Sequence[Tensor | None], values:
 
 def _mode(mode: str, dtype: DType) -> str:
     """A combining mode. Errors: LoweringError for dtypes whose rounding between steps differs."""
-    if dtype in (DType.BOOL, DType.F16, DType.BF16):
+    if dtype in (DType.BOOL, DType.F16, DType.BF16) or dtype.is_float8:
         raise LoweringError("W203", f"accumulating store of {dtype.value}")
     return mode
 

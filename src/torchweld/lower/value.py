@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import TypeAlias
@@ -9,7 +10,7 @@ from typing import TypeAlias
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, Ind, as_expr
 from torchweld.ir.loop import Const, Index, Op, Scalar, cast, const
-from torchweld.lower.dtypes import representable
+from torchweld.lower.dtypes import representable, saturates
 
 
 class Val:
@@ -73,11 +74,16 @@ class Val:
         return unary("not", self)
 
     def to(self, dtype: DType) -> Val:
+        if dtype is DType.F8E4M3FN and self.dtype not in _BELOW_448 and not saturates():
+            x = self.to(DType.F32)
+            return Val(cast(where(absolute(x) > 464.0, math.nan, x).s, dtype))  # 464 is a tie
         return Val(cast(self.s, dtype))
 
 
 Operand: TypeAlias = Val | int | float | bool
 
+# what fits into f8e4m3fn, where the casts of a LoopGraph saturate
+_BELOW_448 = frozenset({DType.F8E4M3FN, DType.F8E4M3FNUZ, DType.BOOL, DType.I8, DType.U8})
 _TO_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"})
 
 
@@ -152,7 +158,9 @@ def power(a: Operand, b: Operand) -> Val:
 
 def truth(x: Val) -> Val:
     """Whether `x` is not zero (NaN is true)."""
-    return x if x.dtype is DType.BOOL else differ(x, 0)
+    if x.dtype is DType.BOOL:
+        return x
+    return differ(x.to(DType.F32) if x.dtype.is_float8 else x, 0)
 
 
 def position(e: Expr | int) -> Val:

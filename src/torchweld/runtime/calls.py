@@ -16,6 +16,8 @@ TORCH_DTYPE = {
     DType.BF16: torch.bfloat16, DType.I64: torch.int64, DType.I32: torch.int32,
     DType.I16: torch.int16, DType.I8: torch.int8, DType.U8: torch.uint8, DType.BOOL: torch.bool,
     DType.C64: torch.complex64, DType.C128: torch.complex128,
+    DType.F8E4M3FN: torch.float8_e4m3fn, DType.F8E5M2: torch.float8_e5m2,
+    DType.F8E4M3FNUZ: torch.float8_e4m3fnuz, DType.F8E5M2FNUZ: torch.float8_e5m2fnuz,
 }  # fmt: skip
 
 _CONSTANT_TYPES = {

@@ -123,7 +123,8 @@ def _by_value(step: GridLaunch, kind: str, s: TensorSpec) -> int:
             raise InternalError(f"{step.function} takes the address of a CPU tensor")
         return 0
     wanted = _NUMBERS.get(kind.partition(":")[0])
-    if s.device != "cpu" or wanted is not s.dtype or any(n != 1 for n in s.sizes):
+    held = DType.U8 if s.dtype.is_float8 else s.dtype
+    if s.device != "cpu" or wanted is not held or any(n != 1 for n in s.sizes):
         raise InternalError(f"{step.function}: {kind} from {s.dtype} {s.sizes} on {s.device}")
     return s.dtype.bytes
 

@@ -19,7 +19,9 @@ from typing import Any
 import torch
 
 from torchweld.base.errors import BackendError
+from torchweld.ir.dtype import FLOAT8
 from torchweld.ir.program import Artifact
+from torchweld.runtime.calls import TORCH_DTYPE
 from torchweld.runtime.triton_loader import job_of
 from torchweld.runtime.triton_module import load_module
 from torchweld.runtime.triton_version import triton_version
@@ -35,6 +37,8 @@ _NUMBERS = {
     "i16": ("int16", "int16"), "i8": ("int8", "int8"), "u8": ("uint8", "uint8"),
     "i1": ("int1", "bool"),
 }  # fmt: skip
+
+_FLOAT8 = frozenset(TORCH_DTYPE[d] for d in FLOAT8)
 
 _lock = threading.Lock()
 
@@ -60,7 +64,7 @@ class Interpreted:
         Errors: AssertionError if the kernel found an index out of range.
         """
         args = [
-            t.detach() if kind.startswith("*") else _number(kind, t)
+            codes(t.detach()) if kind.startswith("*") else _number(kind, t)
             for kind, t in zip(self.kinds, tensors, strict=True)
         ]
         builder = _parts()[1].interpreter_builder
@@ -102,12 +106,17 @@ def _number(kind: str, t: torch.Tensor) -> object:
     """A tensor of one element as the argument that a kernel gets by value."""
     language, interpreter, numpy = _parts()
     ours, held = _NUMBERS[kind.partition(":")[0]]
-    flat = t.detach().reshape(1)
+    flat = codes(t.detach()).reshape(1)
     if ours == "bfloat16":
         flat = flat.view(torch.uint16)
     scalar = getattr(language, ours)
     handle = interpreter.TensorHandle(flat.numpy().astype(getattr(numpy, held)), scalar)
     return language.tensor(handle, scalar)
+
+
+def codes(t: torch.Tensor) -> torch.Tensor:
+    """`t` itself, or the same memory as the codes of its 8-bit floats, which kernels take."""
+    return t.view(torch.uint8) if t.dtype in _FLOAT8 else t
 
 
 @functools.lru_cache(maxsize=1)

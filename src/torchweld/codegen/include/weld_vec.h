@@ -3,7 +3,8 @@
 // A kernel picks W, the number of lanes of a loop (`lanes<S>` for elements of at most S bytes), and
 // writes one loop body that runs with k = full<W> (all lanes) and k = part<W> (the first n lanes).
 // Every operator exists for C++ scalars and for vectors under one name. Values: bool lanes are
-// vec<i32, W> of 0 or -1; bf16 and f16 are computed on as f32; everything else is itself.
+// vec<i32, W> of 0 or -1; bf16 and f16 are computed on as f32; everything else is itself
+// (8-bit floats are their codes: weld_vec_f8.h).
 //
 // Built with GCC vector extensions; x86 instructions that those cannot express are builtins or one
 // line of assembly, because <immintrin.h> alone costs 0.3 s per compilation. Needs: -fwrapv
@@ -524,5 +525,6 @@ template <int W, int U, i64 N, class F> WELD_INLINE void chains(F f) {
 
 }  // namespace weld
 
+#include "weld_vec_f8.h"
 #include "weld_vec_ops.h"
 #include "weld_vec_math.h"
