@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -109,3 +111,61 @@ def test_f32_convolutions_keep_the_layout_and_with_it_the_precision() -> None:
     graph = graph_of(lambda x, w: F.conv2d(x, w), ((2, 4, 8, 8), torch.float32),
                      ((8, 4, 3, 3), torch.float32))  # fmt: skip
     assert targets(graph) == [aten.convolution.default]
+
+
+# ---------------------------------------------------------------- gelu written out
+
+
+def cubed(x: Tensor) -> Tensor:
+    """transformers' NewGELU."""
+    inner = 0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3.0))
+    return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+def multiplied(x: Tensor) -> Tensor:
+    """transformers' FastGELU."""
+    return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))
+
+
+def another(x: Tensor) -> Tensor:
+    return 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.05 * torch.pow(x, 3.0))))
+
+
+LINEAR = ((2, 4, 32), (16, 32), ((16,), BF16))
+
+
+@pytest.mark.parametrize("gelu", [cubed, multiplied])
+def test_gelu_written_out_is_an_epilogue(gelu: Callable[[Tensor], Tensor]) -> None:
+    graph = graph_of(lambda x, w, b: gelu(F.linear(x, w, b)), *LINEAR)
+    (node,) = graph.find_nodes(op="call_function", target=aten._addmm_activation.default)
+    assert node.kwargs["use_gelu"] is True
+    assert aten.tanh.default not in targets(graph)
+
+
+def test_what_is_only_like_gelu_stays() -> None:
+    graph = graph_of(lambda x, w, b: another(F.linear(x, w, b)), *LINEAR)
+    assert aten.tanh.default in targets(graph)
+
+
+def test_gelu_written_out_stays_where_rounding_would_not_be_less() -> None:
+    single = [((64, 32), torch.float32), ((16, 32), torch.float32), ((16,), torch.float32)]
+    assert aten.tanh.default in targets(graph_of(lambda x, w, b: cubed(F.linear(x, w, b)), *single))
+    on_cpu = graph_of(lambda x, w, b: cubed(F.linear(x, w, b)), *LINEAR, device="cpu")
+    assert aten.tanh.default in targets(on_cpu)
+
+
+def test_gelu_written_out_stays_where_more_is_read_than_its_result() -> None:
+    def fn(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.linear(x, w, b)
+        return cubed(y), y
+
+    assert aten.tanh.default in targets(graph_of(fn, *LINEAR))
+
+
+def test_gelu_from_wide_sums_is_nearer_to_f64_than_eagers_steps() -> None:
+    torch.manual_seed(0)
+    sums = torch.randn(1 << 14)
+    exact = F.gelu(sums.double(), approximate="tanh")
+    for dtype in (BF16, torch.float16):
+        eager, ours = cubed(sums.to(dtype)), F.gelu(sums, approximate="tanh").to(dtype)
+        assert (ours.double() - exact).abs().mean() < 0.6 * (eager.double() - exact).abs().mean()
