@@ -1,153 +1,14 @@
-"""Rewrites of ATen graphs: attention written by hand, epilogues of products, channels last."""
+"""Rewrites of ATen graphs: epilogues of products, channels last."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from rewrite_graphs import BF16, aten, graph_of, targets, value
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import Graph, Node, symbolic_trace
-
-import torchweld
-from torchweld.base.config import current, override
-from torchweld.graph.run import normalize
-from torchweld.ir.graph import VAL
-
-aten = torch.ops.aten
-BF16 = torch.bfloat16
-
-
-def graph_of(fn: Callable[..., Any], *specs: Any, device: str = "cuda:0") -> Graph:
-    """The normalized graph of a function of fakes. specs: shapes, or (shape, dtype)."""
-    gm = symbolic_trace(fn)
-    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    with FakeTensorMode() as mode, torch.no_grad():
-        for node, spec in zip(places, specs, strict=True):
-            shape, dtype = spec if isinstance(spec[1], torch.dtype) else (spec, BF16)
-            node.meta[VAL] = torch.empty(shape, dtype=dtype, device=device)
-    del mode
-    with torch.no_grad():
-        return normalize(gm, current()).forward
-
-
-def targets(graph: Graph) -> list[Any]:
-    return [n.target for n in graph.nodes if n.op == "call_function"]
-
-
-def value(node: Any) -> Tensor:
-    assert isinstance(node, Node)
-    found = node.meta[VAL]
-    assert isinstance(found, Tensor)
-    return found
-
-
-# ---------------------------------------------------------------- attention
-
-
-def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(16), -1) @ v
-
-
-def masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    scores = torch.matmul(q, k.transpose(2, 3)) * 0.25 + mask
-    weights = torch.softmax(scores, -1, dtype=torch.float32).to(q.dtype)
-    return torch.matmul(weights, v).transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)
-
-
-def filled(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
-    scores = (q @ k.transpose(-1, -2)).masked_fill(hidden, float("-inf"))
-    return scores.softmax(-1) @ v
-
-
-def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    k = k.unsqueeze(2).expand(2, 2, 2, 8, 16).reshape(2, 4, 8, 16)
-    v = v.unsqueeze(2).expand(2, 2, 2, 8, 16).reshape(2, 4, 8, 16)
-    return torch.softmax(q @ k.transpose(-1, -2) * 0.25, -1) @ v
-
-
-def flat(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return torch.bmm(torch.softmax(torch.bmm(q, k.transpose(1, 2)) * 0.25, -1), v)
-
-
-QKV = [(2, 4, 8, 16)] * 3
-CASES: list[Any] = [
-    pytest.param(plain, QKV, id="plain"),
-    pytest.param(masked, [*QKV, (2, 1, 1, 8)], id="masked"),
-    pytest.param(filled, [*QKV, ((8, 8), torch.bool)], id="filled"),
-    pytest.param(grouped, [QKV[0], (2, 2, 8, 16), (2, 2, 8, 16)], id="grouped"),
-    pytest.param(flat, [(4, 8, 16)] * 3, id="flat"),
-]
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-@pytest.mark.parametrize(("fn", "specs"), CASES)
-def test_attention_by_hand_becomes_one_operator(fn: Any, specs: Any, device: str) -> None:
-    graph = graph_of(fn, *specs, device=device)
-    assert targets(graph).count(aten.scaled_dot_product_attention.default) == 1
-    assert aten.bmm.default not in targets(graph)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, BF16])
-@pytest.mark.parametrize(("fn", "specs"), CASES)
-def test_attention_by_hand_gives_eagers_result(fn: Any, specs: Any, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    args = []
-    for spec in specs:
-        shape, kind = spec if isinstance(spec[1], torch.dtype) else (spec, dtype)
-        args.append(torch.rand(shape) > 0.7 if kind is torch.bool else torch.randn(shape).to(kind))
-    with torch.no_grad():
-        expected = fn(*args)
-        found = torchweld.compile(fn, fullgraph=True)(*args)
-    assert found.stride() == expected.stride() and found.dtype == expected.dtype
-    with torch.no_grad():
-        exact = fn(*(a.double() if a.is_floating_point() else a for a in args))
-    error, own = ((t.double() - exact).abs().max() for t in (expected, found))
-    assert own <= error + 1e-6
-
-
-def test_a_row_that_is_masked_whole_is_nan_as_in_eager() -> None:
-    q, k, v = (torch.randn(2, 4, 8, 16) for _ in range(3))
-    mask = torch.zeros(2, 1, 8, 8)
-    mask[1, 0, 3] = -math.inf
-    hidden = torch.zeros(8, 8, dtype=torch.bool)
-    hidden[5] = True
-    for fn, extra in ((masked, mask), (filled, hidden)):
-        with torch.no_grad():
-            expected, found = fn(q, k, v, extra), torchweld.compile(fn)(q, k, v, extra)
-        assert expected.isnan().any() and not expected.isnan().all()
-        torch.testing.assert_close(found, expected, equal_nan=True)
-
-
-def test_weights_that_are_used_again_keep_the_products() -> None:
-    def fn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        weights = torch.softmax(q @ k.transpose(-1, -2), -1)
-        return weights @ v, weights
-
-    assert targets(graph_of(fn, *QKV)).count(aten.bmm.default) == 2
-
-
-def test_a_softmax_over_another_axis_keeps_the_products() -> None:
-    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return torch.softmax(q @ k.transpose(-1, -2), -2) @ v
-
-    assert targets(graph_of(fn, *QKV)).count(aten.bmm.default) == 2
-
-
-def test_a_kernel_whose_results_are_not_all_tensors_gets_its_general_name() -> None:
-    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, True, scale=0.5)[0]
-
-    graph = graph_of(fn, (2, 4, 8, 16), (2, 2, 8, 16), (2, 2, 8, 16))
-    (node,) = [n for n in graph.nodes if n.op == "call_function"]
-    assert node.target is aten.scaled_dot_product_attention.default
-    assert node.args[4:] == (0.0, True)
-    assert node.kwargs == {"scale": 0.5, "enable_gqa": True}
-
 
 # ---------------------------------------------------------------- epilogues
 
@@ -252,6 +113,59 @@ def test_f32_convolutions_keep_the_layout_and_with_it_the_precision() -> None:
     assert targets(graph) == [aten.convolution.default]
 
 
-def test_rewrites_can_be_skipped() -> None:
-    with override(skip=("attention", "channels_last", "conv_bias", "epilogues")):
-        assert targets(graph_of(plain, *QKV)).count(aten.bmm.default) == 2
+# ---------------------------------------------------------------- gelu written out
+
+
+def cubed(x: Tensor) -> Tensor:
+    """transformers' NewGELU."""
+    inner = 0.7978845608028654 * (x + 0.044715 * torch.pow(x, 3.0))
+    return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
+def multiplied(x: Tensor) -> Tensor:
+    """transformers' FastGELU."""
+    return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))
+
+
+def another(x: Tensor) -> Tensor:
+    return 0.5 * x * (1.0 + torch.tanh(0.8 * (x + 0.05 * torch.pow(x, 3.0))))
+
+
+LINEAR = ((2, 4, 32), (16, 32), ((16,), BF16))
+
+
+@pytest.mark.parametrize("gelu", [cubed, multiplied])
+def test_gelu_written_out_is_an_epilogue(gelu: Callable[[Tensor], Tensor]) -> None:
+    graph = graph_of(lambda x, w, b: gelu(F.linear(x, w, b)), *LINEAR)
+    (node,) = graph.find_nodes(op="call_function", target=aten._addmm_activation.default)
+    assert node.kwargs["use_gelu"] is True
+    assert aten.tanh.default not in targets(graph)
+
+
+def test_what_is_only_like_gelu_stays() -> None:
+    graph = graph_of(lambda x, w, b: another(F.linear(x, w, b)), *LINEAR)
+    assert aten.tanh.default in targets(graph)
+
+
+def test_gelu_written_out_stays_where_rounding_would_not_be_less() -> None:
+    single = [((64, 32), torch.float32), ((16, 32), torch.float32), ((16,), torch.float32)]
+    assert aten.tanh.default in targets(graph_of(lambda x, w, b: cubed(F.linear(x, w, b)), *single))
+    on_cpu = graph_of(lambda x, w, b: cubed(F.linear(x, w, b)), *LINEAR, device="cpu")
+    assert aten.tanh.default in targets(on_cpu)
+
+
+def test_gelu_written_out_stays_where_more_is_read_than_its_result() -> None:
+    def fn(x: Tensor, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.linear(x, w, b)
+        return cubed(y), y
+
+    assert aten.tanh.default in targets(graph_of(fn, *LINEAR))
+
+
+def test_gelu_from_wide_sums_is_nearer_to_f64_than_eagers_steps() -> None:
+    torch.manual_seed(0)
+    sums = torch.randn(1 << 14)
+    exact = F.gelu(sums.double(), approximate="tanh")
+    for dtype in (BF16, torch.float16):
+        eager, ours = cubed(sums.to(dtype)), F.gelu(sums, approximate="tanh").to(dtype)
+        assert (ours.double() - exact).abs().mean() < 0.6 * (eager.double() - exact).abs().mean()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -71,3 +72,24 @@ def test_scaled_product_stays_with_blas() -> None:
 def test_choice_can_be_skipped() -> None:
     with config.override(skip=("contractions",)):
         assert externs(check(F.linear, *operands())) == ["aten.addmm.default"]
+
+
+OUTER = (torch.Tensor.bmm, lambda x, y: x[0].mm(y[0]),
+         lambda x, y: torch.addmm(y[0, 0], x[0], y[0]),
+         lambda x, y: torch.addmm(x[1] - y[1], x[0], y[0]),
+         lambda x, y: torch.baddbmm(y, x, y))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fn", OUTER)
+def test_product_of_inner_size_1_is_a_multiplication(fn: Any, dtype: torch.dtype) -> None:
+    x, y = torch.randn(2, 5, 1).to(dtype), torch.randn(2, 1, 7).to(dtype)
+    x[0, 0], x[0, 1], y[0, 0, 2], y[0, 0, 3] = math.inf, math.nan, 0.0, -math.inf
+    g = check(fn, x, y, tol=(2e-3, 2e-3))
+    assert not externs(g)
+
+
+def test_scaled_product_of_inner_size_1_stays_with_blas() -> None:
+    x, y = torch.randn(2, 5, 1), torch.randn(2, 1, 7)
+    g = check(lambda x, y: torch.baddbmm(y, x, y, beta=2), x, y)
+    assert externs(g) == ["aten.baddbmm.default"]

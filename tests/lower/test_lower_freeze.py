@@ -62,7 +62,7 @@ def test_nothing_is_taken_out_of_a_program_without_frozen_inputs() -> None:
 
 def test_mask_that_an_operator_reads_is_computed_once_with_nothing_frozen() -> None:
     def fn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        mask = torch.ones(8, 8, dtype=torch.bool).tril()
+        mask = torch.ones(8, 8, dtype=torch.bool).tril().triu(-3)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     qkv = [torch.randn(2, 4, 8, 16) for _ in range(3)]

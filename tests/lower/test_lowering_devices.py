@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+import vector_eval
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import symbolic_trace
 
-from torchweld.base.config import current
+from torchweld.base.config import current, override
 from torchweld.graph.run import normalize
 from torchweld.ir.graph import VAL
 from torchweld.ir.loop import Extern, LoopGraph, Nest
+from torchweld.lower import contractions
 from torchweld.lower.run import lower
 
 
@@ -50,15 +52,65 @@ def test_gelu_has_oneDNNs_form_on_the_cpu_only() -> None:
     assert "sub" not in texts["cuda:0"]
 
 
-@pytest.mark.parametrize(("columns", "stride"), [(50257, 50264), (50264, None)])
-def test_long_odd_rows_of_a_product_start_at_multiples_of_16_bytes(
-    columns: int, stride: int | None
-) -> None:
-    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, w)
+def linear(x: torch.Tensor, w: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, w, *bias)
 
-    g = lowered(fn, ((1024, 768), "cuda:0"), ((columns, 768), "cuda:0"), dtype=torch.bfloat16)
-    (product,) = [n for n in g.nodes if isinstance(n, Extern)]
-    assert [n.value for n in product.outs[0].strides] == [stride or columns, 1]
+
+def products(columns: int, *, rows: int = 1024, inner: int = 768, bias: bool = False,
+             dtype: torch.dtype = torch.bfloat16) -> list[Extern]:  # fmt: skip
+    """The products that a linear layer on a GPU is made of."""
+    shapes = [(rows, inner), (columns, inner), (columns,)][: 3 if bias else 2]
+
+    def with_bias(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return linear(x, w, b)
+
+    def without(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return linear(x, w)
+
+    g = lowered(with_bias if bias else without, *((s, "cuda:0") for s in shapes), dtype=dtype)
     (output,) = g.outputs
     assert output is not None and [n.value for n in output.strides] == [columns, 1]
+    return [n for n in g.nodes if isinstance(n, Extern)]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_long_odd_rows_of_a_product_are_two_products(bias: bool) -> None:
+    found = products(50257, bias=bias)
+    assert [[n.value for n in p.outs[0].shape] for p in found] == [[1024, 50256], [1024, 1]]
+    assert [[n.value for n in p.outs[0].strides] for p in found] == [[50256, 1], [8, 1]]
+
+
+@pytest.mark.parametrize(("columns", "more"), [
+    (50264, {}), (50257, {"rows": 1}), (50257, {"inner": 770}), (50257, {"inner": 64}),
+    (50257, {"dtype": torch.float32}), (7, {"rows": 1 << 20}),
+])  # fmt: skip
+def test_other_products_are_one(columns: int, more: dict[str, Any]) -> None:
+    assert len(products(columns, **more)) == 1
+
+
+def test_two_products_are_read_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contractions, "_LEAST_SPLIT_WORK", 0)
+    monkeypatch.setattr(contractions, "_LEAST_SPLIT_INNER", 0)
+
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return linear(x, w, b).relu()
+
+    x, w, b = (torch.randn(s).bfloat16() for s in ((4, 16), (19, 16), (19,)))
+    with override(skip=("epilogues",)):
+        g = lowered(fn, *((tuple(t.shape), "cuda:0") for t in (x, w, b)), dtype=torch.bfloat16)
+    assert [n.op for n in g.nodes if isinstance(n, Extern)] == ["aten.addmm.default"] * 2
+    (found,) = vector_eval.run(g, [x, w, b])
+    torch.testing.assert_close(found, fn(x, w, b), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("highest", Nest), ("high", Extern)])
+def test_a_product_of_inner_size_1_is_cublas_where_tf32_is_allowed(
+    precision: str, kind: type
+) -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        g = lowered(lambda x, y: x.bmm(y), ((2, 8, 1), "cuda:0"), ((2, 1, 8), "cuda:0"))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert [type(n) for n in g.nodes] == [kind]

@@ -17,64 +17,132 @@ transposed view: 4923 and 3271. In bf16 the two were equal (one thread).
 Its activations are not used: the one for relu turns NaN into 0, and those for gelu and silu cost as
 much as a pass of their own.
 
-On a GPU, cuBLAS is left to itself, but for rows of half-precision results whose length is no
-multiple of 16 bytes (a vocabulary of 50257): it has slow kernels only for those. Such a result gets
-rows that start at multiples of 16 bytes, with gaps in between.
+A product with inner size 1 (angles of rotary embeddings: frequencies @ positions) is the outer
+product of two vectors: one multiplication an element, which what reads it computes again.
+
+On a GPU, cuBLAS is left to itself, but for half-precision results whose rows are no multiple of 16
+bytes (a vocabulary of 50257): it has slow kernels only for those. On one H200 (torch 2.11, bf16,
+2026-11-30) 1024x768 @ 768x50257 takes 842 us, 840 into rows with gaps, 115 with 50304 columns. The
+columns up to a multiple of 16 bytes are one product, the few that are left another, and what reads
+the result reads both. Where the inner size or a row of an operand is no multiple either, nothing
+is gained.
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import torch
 
 from torchweld.base.config import current
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ONE, as_expr
+from torchweld.ir.expr import ONE, ZERO, as_expr
 from torchweld.ir.loop import Extern, View
-from torchweld.lower.builder import Builder
+from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.registry import lowering
-from torchweld.lower.tensor import Tensor, row_major, whole
-from torchweld.lower.views import t
+from torchweld.lower.tensor import Idx, Spec, Tensor, row_major, whole
+from torchweld.lower.value import Val, guarded, inside
+from torchweld.lower.views import sliced, t
 
 LINEAR = "mkldnn._linear_pointwise.default"
 _LEAST_WORK = 1 << 22  # multiplications
-_LEAST_GPU_WORK = 1 << 27
+# By the times above a slow kernel loses 1 us for every 2 ** 26 multiplications. A second product
+# costs 3 us, one more pass over the result as much as an inner size of 50 loses.
+_LEAST_SPLIT_WORK = 1 << 28
+_LEAST_SPLIT_INNER = 128
 _ALIGNMENT = 16  # bytes
 
 
 @lowering("aten.mm.default")
 def mm(b: Builder, x: Tensor, mat2: Tensor) -> Tensor:
+    if x.shape[-1] is ONE:
+        return _outer(b, x, mat2, None)
     if b.spec.device != "cpu":
-        return _aligned_rows(b, "aten.mm.default", (x, mat2))
+        return _split_columns(b, "aten.mm.default", None, x, mat2)
     return _linear(b, x, mat2, None)
 
 
 @lowering("aten.addmm.default")
 def addmm(b: Builder, x: Tensor, mat1: Tensor, mat2: Tensor, beta: float = 1,
           alpha: float = 1) -> Tensor:  # fmt: skip
-    if (beta, alpha) != (1, 1) or x.shape != b.spec.shape[1:]:
-        raise LoweringError("W202", "scaled product or sum with a matrix")
+    if (beta, alpha) != (1, 1):
+        raise LoweringError("W202", "scaled product")
+    if mat1.shape[-1] is ONE:
+        return _outer(b, mat1, mat2, x)
+    if x.shape != b.spec.shape[1:]:
+        raise LoweringError("W202", "sum with a matrix")
     if b.spec.device != "cpu":
-        return _aligned_rows(b, "aten.addmm.default", (x, mat1, mat2))
+        return _split_columns(b, "aten.addmm.default", x, mat1, mat2)
     return _linear(b, mat1, mat2, x)
 
 
-def _aligned_rows(b: Builder, op: str, operands: tuple[Tensor, ...]) -> Tensor:
-    """The product in a buffer whose rows are aligned. Errors: LoweringError where they are so."""
-    dtype, (rows, columns) = b.spec.dtype, b.spec.shape
-    inner = operands[-1].shape[0]
+@lowering("aten.bmm.default")
+def bmm(b: Builder, x: Tensor, mat2: Tensor) -> Tensor:
+    return _outer(b, x, mat2, None)
+
+
+@lowering("aten.baddbmm.default")
+def baddbmm(b: Builder, x: Tensor, batch1: Tensor, batch2: Tensor, beta: float = 1,
+            alpha: float = 1) -> Tensor:  # fmt: skip
+    if (beta, alpha) != (1, 1):
+        raise LoweringError("W202", "scaled product")
+    return _outer(b, batch1, batch2, x)
+
+
+def _outer(b: Builder, x: Tensor, y: Tensor, bias: Tensor | None) -> Tensor:
+    """x [.., N, 1] @ y [.., 1, M], computed wide and rounded once, as a library does.
+
+    Errors: LoweringError W202 for other sizes, and where TF32 may round the operands.
+    """
+    dtype = b.spec.dtype
+    if x.shape[-1] is not ONE or not dtype.is_float:
+        raise LoweringError("W202", "product left to the library")
+    if b.spec.device != "cpu" and dtype is DType.F32 and not _exact():
+        raise LoweringError("W202", "product left to cuBLAS, which may use TF32")
+
+    def body(idx: Idx) -> Val:
+        left, right = x.load((*idx[:-1], ZERO)), y.load((*idx[:-2], ZERO, idx[-1]))
+        product = left.to(dtype.compute) * right.to(dtype.compute)
+        if bias is None:
+            return product
+        return bias.load(broadcast(idx, bias.shape)).to(dtype.compute) + product
+
+    return b.emit(body)
+
+
+def _split_columns(b: Builder, op: str, bias: Tensor | None, x: Tensor,
+                   mat2: Tensor) -> Tensor:  # fmt: skip
+    """The product as one of aligned rows and one of the columns that are left.
+
+    Errors: LoweringError W202 where cuBLAS has a fast kernel for the whole, or for no part.
+    """
+    dtype, (rows, columns), inner = b.spec.dtype, b.spec.shape, mat2.shape[0].value
     unit = _ALIGNMENT // dtype.bytes
-    if dtype not in (DType.BF16, DType.F16) or inner.value % unit or not columns.value % unit:
+    most = columns.value - columns.value % unit
+    if dtype not in (DType.BF16, DType.F16) or most in (0, columns.value):
         raise LoweringError("W202", "product left to cuBLAS")
-    if rows.value * inner.value * columns.value < _LEAST_GPU_WORK:
-        raise LoweringError("W202", "product too small for rows of its own")
-    step = as_expr(-(-columns.value // unit) * unit)
-    out = b.buffer(replace(b.spec, strides=(step, ONE)))
-    given = tuple(b.as_view(o, row_major(o.shape)) for o in operands)
-    b.nodes.append(Extern((out,), op, given, (), (), b.origins))
-    return whole(out)
+    if rows.value * inner * columns.value < _LEAST_SPLIT_WORK or inner < _LEAST_SPLIT_INNER:
+        raise LoweringError("W202", "product too small for two")
+    given = (b.as_view(x, row_major(x.shape)), b.as_view(t(mat2), row_major(mat2.shape[::-1])))
+    if inner % unit or any(v.strides[1] is not ONE or v.strides[0].value % unit for v in given):
+        raise LoweringError("W202", "operands whose rows are not aligned either")
+    parts = []
+    for name, start, count, step in (("most", 0, most, most),
+                                     ("rest", most, columns.value - most, unit)):  # fmt: skip
+        part = sliced(mat2, 1, start, count)
+        views = [b.as_view(o, row_major(o.shape)) for o in (x, part)]
+        if bias is not None:
+            views.insert(0, b.as_view(sliced(bias, 0, start, count), (ONE,)))
+        strides = (as_expr(step), ONE)
+        out = b.buffer(Spec((rows, as_expr(count)), strides, dtype, b.spec.device), name)
+        b.nodes.append(Extern((out,), op, tuple(views), (), (), b.origins))
+        parts.append(whole(out))
+    large, small = parts
+
+    def body(idx: Idx) -> Val:
+        i, j = idx
+        return guarded(inside(j, as_expr(most)), large.load(idx), small.load((i, j - most)))
+
+    return b.emit(body)
 
 
 def _linear(b: Builder, x: Tensor, mat2: Tensor, bias: Tensor | None) -> Tensor:
@@ -102,12 +170,17 @@ def _adjacent(v: View) -> bool:
     return any(s is ONE and n is not ONE for n, s in zip(v.shape, v.strides, strict=True))
 
 
+def _exact() -> bool:
+    """Whether f32 products are asked to be computed in f32."""
+    return torch.get_float32_matmul_precision() == "highest"
+
+
 def available() -> bool:
     """Whether oneDNN is there, on, and asked to compute f32 in f32."""
     return (
         torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and bool(torch.backends.mkldnn.enabled)
-        and torch.get_float32_matmul_precision() == "highest"
+        and _exact()
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and "contractions" not in current().skip
     )

@@ -4,7 +4,7 @@ What is recognised, on tensors of any device:
 
     scores = bmm(q, k transposed), with expands and reshapes around, as matmul makes them
     scores = scores * or / a number
-    scores = scores + mask, or masked_fill with -inf
+    scores = scores + masks, or masked_fill or where with a number that hides
     p = softmax(scores, last axis), possibly in float32 and cast back
     out = bmm(p, v)
 
@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
+from torchweld.graph.rewrites.masks import Hiding, Masks, constant
 from torchweld.graph.rewrites.node import RESHAPES, arg, behind_views, new_node, only_user, tensor
 from torchweld.graph.rewrites.relayout import Relayout, moved
 from torchweld.ir.graph import VAL
@@ -35,6 +37,22 @@ attention = aten.scaled_dot_product_attention.default
 
 _HALVES = (torch.bfloat16, torch.float16)
 _FLOATS = frozenset((torch.bfloat16, torch.float16, torch.float32))
+_SCALINGS: dict[Any, Callable[[float], float]] = {
+    aten.mul.Scalar: float, aten.mul.Tensor: float,
+    aten.div.Scalar: lambda n: 1 / n, aten.div.Tensor: lambda n: 1 / n,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """What is done to scores. added: masks that are added to them. where: they are `fill` where it
+    is true (or, unless it `hides`, false).
+    """
+
+    added: tuple[Node, ...] = ()
+    where: Node | None = None
+    hides: bool = True
+    fill: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +70,7 @@ class _Match:
     flipped: bool
     value: Node
     scale: float
-    added: Node | None
-    hidden: Node | None
+    mask: _Mask
     lead: torch.Size
     safe: bool
     last: Node
@@ -64,20 +81,22 @@ def fuse_attention(graph: Graph) -> None:
 
     Errors: Unsupported W201 where strides of an output cannot be kept; the graph is then of no use.
     """
-    layout = Relayout(graph)
+    layout, masks = Relayout(graph), Masks(graph)
     for node in list(graph.find_nodes(op="call_function", target=aten.bmm.default)):
         found = _match(node)
-        if found is not None:
-            _replace(graph, node, found, layout)
+        hiding = None if found is None else _hiding(found, masks)
+        if found is not None and hiding is not None:
+            _replace(graph, node, found, hiding, layout)
     layout.run()
 
 
 # ---------------------------------------------------------------- one operator for all kernels
 
-# Of the operators that torch takes attention apart into, those whose results are not all tensors:
-# where the mask, the dropout probability and the causal flag are.
+# The operators that torch takes attention apart into: where the mask, the dropout probability and
+# the causal flag are.
 KERNELS: dict[Any, tuple[int | None, int, int]] = {
     aten._scaled_dot_product_flash_attention.default: (None, 3, 4),
+    aten._scaled_dot_product_efficient_attention.default: (3, 5, 6),
     aten._scaled_dot_product_cudnn_attention.default: (3, 5, 6),
 }
 
@@ -97,11 +116,14 @@ def name_attention(graph: Graph) -> None:
         query, key, value = node.args[:3]
         assert isinstance(query, Node) and isinstance(key, Node)
         mask = None if mask_at is None else arg(node, mask_at, "attn_bias")
+        causal = arg(node, causal_at, "is_causal", False)
+        if mask is not None and causal:  # which the general operator does not take together
+            continue
         grouped = tensor(query).shape[-3] != tensor(key).shape[-3]
         with graph.inserting_before(node):
             new = new_node(
                 graph, attention,
-                (query, key, value, mask, 0.0, arg(node, causal_at, "is_causal", False)),
+                (query, key, value, mask, 0.0, causal),
                 {"scale": node.kwargs.get("scale"), "enable_gqa": grouped}, like=node,
             )  # fmt: skip
         new.meta[VAL] = node.meta[VAL][0]  # of the kernel that torch had picked
@@ -124,7 +146,7 @@ def _match(out: Node) -> _Match | None:
         return None
     inner = softmax.args[0]
     assert isinstance(inner, Node)
-    scores, added, hidden = _unmasked(inner)
+    scores, mask = _unmasked(inner)
     scores, scale = _unscaled(scores)
     product = scores if scores.target is aten.bmm.default else _source(scores)
     if product is None or product.target is not aten.bmm.default or only_user(product) is None:
@@ -142,7 +164,7 @@ def _match(out: Node) -> _Match | None:
         return None
     if tensor(last).dtype not in types:
         return None
-    return _Match(q, k, flipped, v, scale * by_q * by_k, added, hidden, shape[:-2], safe, last)
+    return _Match(q, k, flipped, v, scale * by_q * by_k, mask, shape[:-2], safe, last)
 
 
 def _source(x: Node) -> Node | None:
@@ -156,20 +178,46 @@ def _source(x: Node) -> Node | None:
     return x if only_user(x) is not None else None
 
 
-def _unmasked(scores: Node) -> tuple[Node, Node | None, Node | None]:
-    """The scores before a mask was added or filled in, and that mask."""
-    x = _source(scores)
-    if x is None:
-        return scores, None, None
-    if x.target is aten.add.Tensor and arg(x, 2, "alpha", 1) == 1:
-        for a, b in (x.args[:2], x.args[1::-1]):
-            if isinstance(a, Node) and isinstance(b, Node) and _is_scores(a, x) and _is_mask(b, x):
-                return a, b, None
-    if x.target is aten.masked_fill.Scalar and x.args[2] == -math.inf:
-        a, hidden = x.args[:2]
-        if isinstance(a, Node) and isinstance(hidden, Node) and _is_scores(a, x):
-            return a, None, hidden
-    return x, None, None
+def _unmasked(scores: Node) -> tuple[Node, _Mask]:
+    """The scores before masks were added or something was filled in, and what that was."""
+    x, added = _source(scores), []
+    while x is not None and x.target is aten.add.Tensor and arg(x, 2, "alpha", 1) == 1:
+        found = _added(x)
+        if found is None:
+            break
+        scores, mask = found
+        added.append(mask)
+        x = _source(scores)
+    if x is None or added:
+        return scores if x is None else x, _Mask(tuple(added))
+    return _filled(x) or (x, _Mask())
+
+
+def _added(x: Node) -> tuple[Node, Node] | None:
+    """The scores and the mask of which `x` is the sum."""
+    for a, b in (x.args[:2], x.args[1::-1]):
+        if isinstance(a, Node) and isinstance(b, Node) and _is_scores(a, x) and _is_mask(b, x):
+            return a, b
+    return None
+
+
+def _filled(x: Node) -> tuple[Node, _Mask] | None:
+    """The scores that `x` has a number in the place of, where, and which."""
+    if x.target in (aten.masked_fill.Scalar, aten.masked_fill.Tensor):
+        a, where, number = x.args
+        hides = True
+    elif x.target is aten.where.self:
+        where, a, number = x.args
+        hides = constant(a) is not None
+        a, number = (number, a) if hides else (a, number)
+    else:
+        return None
+    fill = constant(number)
+    if not isinstance(a, Node) or not isinstance(where, Node) or fill is None:
+        return None
+    if tensor(where).dim() < 2 or not _is_scores(a, x):
+        return None
+    return a, _Mask(where=where, hides=hides, fill=fill)
 
 
 def _is_scores(a: Node, total: Node) -> bool:
@@ -185,13 +233,12 @@ def _is_mask(b: Node, total: Node) -> bool:
 def _unscaled(x: Node) -> tuple[Node, float]:
     """The scores before they were multiplied or divided by a number."""
     y = _source(x)
-    if y is None or y.target not in (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar,
-                                     aten.div.Scalar):  # fmt: skip
+    if y is None or y.target not in _SCALINGS:
         return x, 1.0
     source, number = y.args[:2]
     if not isinstance(source, Node) or not isinstance(number, (int, float)) or number <= 0:
         return x, 1.0
-    return source, float(number if y.target in (aten.mul.Tensor, aten.mul.Scalar) else 1 / number)
+    return source, _SCALINGS[y.target](number)
 
 
 def _narrowed(out: Node) -> Node:
@@ -243,15 +290,29 @@ def _step_back(x: Node, wide: bool) -> tuple[Node | None, float]:
         return source, 1.0
     if x.target is aten._to_copy.default and wide and tensor(source).dtype in _HALVES:
         return source, 1.0
-    if x.target in (aten.mul.Scalar, aten.mul.Tensor) and isinstance(x.args[1], (int, float)):
-        return (source, float(x.args[1])) if x.args[1] > 0 else (None, 1.0)
+    if x.target in _SCALINGS and isinstance(x.args[1], (int, float)) and x.args[1] > 0:
+        return source, _SCALINGS[x.target](x.args[1])
     return None, 1.0
 
 
 # ---------------------------------------------------------------- replacing
 
 
-def _replace(graph: Graph, out: Node, m: _Match, layout: Relayout) -> None:
+def _hiding(m: _Match, masks: Masks) -> Hiding | None:
+    """The mask for the operator; None if there is none that does what was written."""
+    dtype = tensor(m.query).dtype
+    if m.mask.added and m.safe:  # torch's own, which is for this operator
+        (mask,) = m.mask.added
+        same = tensor(mask).dtype is dtype
+        return Hiding(mask if same else masks.make(aten._to_copy.default, mask, dtype=dtype))
+    if m.mask.added:
+        return masks.added(list(m.mask.added), dtype)
+    if m.mask.where is None:
+        return Hiding(None)
+    return masks.filled(m.mask.where, m.mask.hides, m.mask.fill, dtype)
+
+
+def _replace(graph: Graph, out: Node, m: _Match, hiding: Hiding, layout: Relayout) -> None:
     """Put the attention operator in the place of its result, or of the reshape that follows."""
     target = m.last
     user = only_user(target)
@@ -259,7 +320,7 @@ def _replace(graph: Graph, out: Node, m: _Match, layout: Relayout) -> None:
     if tuple(tensor(target).shape) != shape and user is not None and user.target in RESHAPES:
         target = user if tuple(tensor(user).shape) == shape else target
     with graph.inserting_before(target):
-        new = _attend(graph, out, m)
+        new = _attend(graph, out, m, hiding)
         if tensor(new).shape != tensor(target).shape:
             dense = {"memory_format": torch.contiguous_format}
             new = new_node(graph, aten.clone.default, (new,), dense, like=out)
@@ -269,7 +330,7 @@ def _replace(graph: Graph, out: Node, m: _Match, layout: Relayout) -> None:
         layout.original[new] = target.meta[VAL]
 
 
-def _attend(graph: Graph, out: Node, m: _Match) -> Node:
+def _attend(graph: Graph, out: Node, m: _Match, hiding: Hiding) -> Node:
     def add(op: Any, *args: Any, **kwargs: Any) -> Node:
         return new_node(graph, op, args, kwargs, like=out)
 
@@ -290,17 +351,8 @@ def _attend(graph: Graph, out: Node, m: _Match) -> Node:
     key = operand(m.key)
     if m.flipped:
         key = add(aten.transpose.int, key, -2, -1)
-    mask, nothing = None, None  # nothing: where a score counts not
-    if m.hidden is not None:
-        nothing = four(m.hidden)
-        mask = add(aten.logical_not.default, nothing)
-    elif m.added is not None:
-        mask = four(m.added)
-        if tensor(mask).dtype is not tensor(query).dtype:
-            mask = add(aten._to_copy.default, mask, dtype=tensor(query).dtype)
-        nothing = None if m.safe else add(aten.eq.Scalar, mask, -math.inf)
+    mask = None if hiding.mask is None else four(hiding.mask)
     new = add(attention, query, key, value, mask, scale=m.scale)
-    if nothing is not None and not m.safe:
-        empty = add(aten.all.dim, nothing, -1, True)
-        new = add(aten.masked_fill.Scalar, new, empty, math.nan)
+    if hiding.empty is not None and not m.safe:
+        new = add(aten.masked_fill.Scalar, new, four(hiding.empty), math.nan)
     return add(aten.squeeze.dim, new, 1) if flat else new

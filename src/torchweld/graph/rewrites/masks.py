@@ -2,6 +2,8 @@
 
 Models that are traced build their mask from ranges and comparisons, where in eager they look at the
 data and often pass none. A kernel without a mask reads less, and a causal one skips half the work.
+
+Also what masks of attention written by hand are for an operator, made once for all layers.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
-from torchweld.graph.rewrites.node import arg, tensor
+from torchweld.graph.rewrites.node import RESHAPES, arg, new_node, tensor
 from torchweld.ir.graph import VAL
 
 aten = torch.ops.aten
@@ -45,7 +47,7 @@ _LIKE = frozenset((
 
 def settle_masks(graph: Graph) -> None:
     """Attention whose mask hides nothing, or exactly what is later, gets no mask."""
-    constants = _Constants()
+    constants = Constants()
     hides: dict[Node, str | None] = {}
     for node in [n for n in graph.nodes if n.target in MASKED]:
         mask_at, name, causal_at = MASKED[node.target]
@@ -62,18 +64,24 @@ def settle_masks(graph: Graph) -> None:
 def hidden(mask: Tensor, length: int) -> str | None:
     """What a mask [.., L or 1, S] hides from `length` queries: "nothing", or "later" keys; else
     None."""
-    if mask.dtype is torch.bool:
-        shown = mask
-    else:
-        shown = mask == 0
-        if not bool((shown | (mask <= HIDDEN.get(mask.dtype, -math.inf))).all()):
-            return None
+    shown = shown_by(mask)
+    if shown is None:
+        return None
     if bool(shown.all()):
         return "nothing"
     if mask.dim() < 2 or mask.shape[-2:] != (length, length):
         return None
     causal = torch.ones(length, length, dtype=torch.bool).tril()
     return "later" if bool((shown == causal).all()) else None
+
+
+def shown_by(mask: Tensor) -> Tensor | None:
+    """Where a mask leaves scores as they are; None if it does not only hide them elsewhere."""
+    if mask.dtype is torch.bool:
+        return mask
+    shown = mask == 0
+    low = mask <= HIDDEN.get(mask.dtype, -math.inf)
+    return shown if bool((shown | low).all()) else None
 
 
 def _unmask(node: Node, mask_at: int, name: str, causal_at: int, *, causal: bool) -> None:
@@ -90,7 +98,7 @@ def _unmask(node: Node, mask_at: int, name: str, causal_at: int, *, causal: bool
 
 
 @dataclass(slots=True)
-class _Constants:
+class Constants:
     """The values of nodes that depend on no input, computed on the CPU when they are asked for."""
 
     known: dict[Node, Tensor | None] = field(default_factory=dict)
@@ -141,3 +149,146 @@ def _computed(node: Node) -> bool:
         and isinstance(value, Tensor)
         and value.numel() <= LARGEST
     )
+
+
+# ---------------------------------------------------------------- masks written by hand
+
+# As good as -inf next to a score, but finite after a kernel multiplied it by log2(e): where all of
+# a row is hidden by the least number of the dtype, the weights are equal in eager, not NaN.
+_LOW = -1e30
+
+_WINDOWS = RESHAPES | {aten.expand.default, aten.unsqueeze.default, aten.squeeze.dim,
+                       aten.slice.Tensor, aten.clone.default, aten.permute.default,
+                       aten.transpose.int, aten._to_copy.default}  # fmt: skip
+_FILLS: dict[Any, int] = {  # where the number is
+    aten.scalar_tensor.default: 0, aten.full.default: 1, aten.new_full.default: 2,
+    aten.full_like.default: 1,
+}  # fmt: skip
+_ZEROS = (aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """The mask for an operator. empty: true where a row is hidden as a whole, where softmax gives
+    NaN and the operator 0; None if it is certain that there is none.
+    """
+
+    mask: Node | None
+    empty: Node | None = None
+
+
+class Masks:
+    """The masks of one graph. What is derived from one is made once, right behind it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._constants = Constants()
+        self._made: dict[Any, Node] = {}
+
+    def make(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        """The call, which computes something from masks alone."""
+        key = (target, repr(args), repr(kwargs))
+        if key not in self._made:
+            sources = [a for a in args if isinstance(a, Node)]
+            place = max(sources)
+            if place.op == "placeholder":
+                place = max(self.graph.find_nodes(op="placeholder"))
+            with self.graph.inserting_after(place):
+                self._made[key] = new_node(self.graph, target, args, kwargs, like=sources[0])
+        return self._made[key]
+
+    def added(self, parts: list[Node], dtype: torch.dtype) -> Hiding | None:
+        """What adding `parts` to scores is for an attention operator of `dtype`; None where it has
+        no number that does the same.
+        """
+        mask = parts[0]
+        for part in parts[1:]:
+            mask = self.make(aten.add.Tensor, mask, part)
+        values, empty = _values(mask), None
+        if not self._shows_every_row(mask):
+            if values is None or -math.inf in values:
+                empty = self._whole_rows(self.make(aten.eq.Scalar, mask, -math.inf))
+            if torch.finfo(dtype).min < _LOW:
+                mask = self._bounded(mask, values)
+            elif tensor(mask).dtype is not dtype and not _fits(values, dtype):
+                return None
+        if tensor(mask).dtype is not dtype:
+            mask = self.make(aten._to_copy.default, mask, dtype=dtype)
+        return Hiding(mask, empty)
+
+    def filled(self, where: Node, hides: bool, fill: float, dtype: torch.dtype) -> Hiding | None:
+        """What putting `fill` in the place of scores is; None if that does not only hide them.
+
+        hides: they are replaced where `where` is true, else where it is false.
+        """
+        least = torch.finfo(dtype).min
+        if not fill <= max(_LOW, least):
+            return None
+        opposite = self.make(aten.logical_not.default, where)
+        shown, hidden = (opposite, where) if hides else (where, opposite)
+        if self._shows_every_row(shown):
+            return Hiding(shown)
+        if fill == -math.inf:
+            return Hiding(shown, self._whole_rows(hidden))
+        if least > _LOW:
+            return None
+        zero = self.make(aten.zeros_like.default, hidden, dtype=dtype)
+        return Hiding(self.make(aten.masked_fill.Scalar, zero, hidden, _LOW))
+
+    def _shows_every_row(self, mask: Node) -> bool:
+        """Whether it is certain that every row has a score that counts."""
+        value = self._constants.value(mask)
+        shown = None if value is None else shown_by(value)
+        return shown is not None and shown.dim() > 0 and bool(shown.any(-1).all())
+
+    def _whole_rows(self, hidden: Node) -> Node:
+        return self.make(aten.all.dim, hidden, -1, True)
+
+    def _bounded(self, mask: Node, values: tuple[float, ...] | None) -> Node:
+        """`mask` with no finite number below _LOW."""
+        if values is not None and all(v >= _LOW or v == -math.inf for v in values):
+            return mask
+        bounded = self.make(aten.clamp.default, mask, _LOW)
+        if values is not None and -math.inf not in values:
+            return bounded
+        empty = self.make(aten.eq.Scalar, mask, -math.inf)
+        return self.make(aten.masked_fill.Scalar, bounded, empty, -math.inf)
+
+
+def _values(mask: Node) -> tuple[float, ...] | None:
+    """The numbers that the elements of `mask` can be; None if that is not known."""
+    if mask.target in _WINDOWS:
+        source = mask.args[0]
+        assert isinstance(source, Node)
+        found = _values(source)
+        return None if found is None else tuple(_rounded(v, mask) for v in found)
+    if mask.target is not aten.where.self:
+        return None
+    sides = [constant(x) for x in mask.args[1:]]
+    if any(s is None for s in sides):
+        return None
+    return tuple(_rounded(s, mask) for s in sides if s is not None)
+
+
+def _fits(values: tuple[float, ...] | None, dtype: torch.dtype) -> bool:
+    """Whether no finite number becomes -inf in `dtype`."""
+    least = torch.finfo(dtype).min
+    return values is not None and all(v >= least or v == -math.inf for v in values)
+
+
+def _rounded(v: float, like: Node) -> float:
+    return torch.tensor(v, dtype=torch.float64).to(tensor(like).dtype).item()
+
+
+def constant(x: Any) -> float | None:
+    """The number that every element of the node is, if it is written as a call that fills."""
+    if not isinstance(x, Node):
+        return float(x) if isinstance(x, (int, float)) else None
+    if x.target in _ZEROS:
+        return 0.0
+    if x.target is aten._to_copy.default:
+        source = constant(x.args[0])
+        return None if source is None else _rounded(source, x)
+    place = _FILLS.get(x.target)
+    number = None if place is None else x.args[place]
+    return _rounded(number, x) if isinstance(number, (int, float)) else None

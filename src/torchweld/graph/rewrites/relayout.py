@@ -55,7 +55,26 @@ class Relayout:
         except (RuntimeError, ValueError):  # a view of what is no longer contiguous
             self._restore_operands(node)
             return
+        if self._is_spared(node, after):
+            (source,) = node.args
+            assert isinstance(source, Node)
+            node.replace_all_uses_with(source)
+            self.graph.erase_node(node)
+            return
         self._update(node, after)
+
+    def _is_spared(self, node: Node, after: Any) -> bool:
+        """Whether `node` is a copy whose elements lie in its operand as they are to lie now.
+
+        It stays for what asks for memory of its own, or addresses it by strides.
+        """
+        if node.target is not aten.clone.default or moved(node.meta[VAL], after):
+            return False
+        source = node.args[0]
+        assert isinstance(source, Node)
+        if moved(source.meta[VAL], after) or not is_dense(after.shape, after.stride()):
+            return False
+        return not any(u.op == "output" or u.target in _BY_STRIDES for u in node.users)
 
     def _update(self, node: Node, value: Any) -> None:
         if moved(node.meta[VAL], value):

@@ -13,9 +13,10 @@ from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
 from torchweld.base.events import emit
 from torchweld.graph.rewrites.attention import KERNELS, fuse_attention, name_attention
+from torchweld.graph.rewrites.attention_operands import ATTENTION, prepare_attention
 from torchweld.graph.rewrites.convolution import channels_last, conv, split_bias
 from torchweld.graph.rewrites.masks import MASKED, settle_masks
-from torchweld.graph.rewrites.matmul import PRODUCTS, fuse_activations
+from torchweld.graph.rewrites.matmul import PRODUCTS, fuse_activations, name_gelu
 from torchweld.graph.tidy import drop_dead
 from torchweld.ir.graph import VAL, GraphPair
 
@@ -37,6 +38,8 @@ REWRITES = (
     Rewrite("attention_name", name_attention, frozenset(KERNELS)),
     Rewrite("attention", fuse_attention, frozenset((aten.bmm.default,)), refuses=True),
     Rewrite("masks", settle_masks, frozenset(MASKED)),
+    Rewrite("attention_operands", prepare_attention, frozenset((ATTENTION,)), refuses=True),
+    Rewrite("gelu", name_gelu, frozenset((aten.tanh.default,))),
     Rewrite("epilogues", fuse_activations, frozenset(PRODUCTS)),
     Rewrite("conv_bias", split_bias, frozenset((conv,))),
     Rewrite("channels_last", channels_last, frozenset((conv,)), refuses=True),

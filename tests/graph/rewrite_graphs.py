@@ -1,0 +1,61 @@
+"""Normalized graphs of functions of fakes on a pretended GPU, for tests of rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Interpreter, Node, symbolic_trace
+from torch.fx.node import map_aggregate
+
+from torchweld.base.config import current
+from torchweld.graph.run import normalize
+from torchweld.ir.graph import VAL
+
+aten = torch.ops.aten
+BF16 = torch.bfloat16
+
+
+def graph_of(fn: Callable[..., Any], *specs: Any, device: str = "cuda:0") -> Graph:
+    """The normalized graph of a function of fakes. specs: shapes, or (shape, dtype)."""
+    gm = symbolic_trace(fn)
+    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    with FakeTensorMode() as mode, torch.no_grad():
+        for node, spec in zip(places, specs, strict=True):
+            shape, dtype = spec if isinstance(spec[1], torch.dtype) else (spec, BF16)
+            node.meta[VAL] = torch.empty(shape, dtype=dtype, device=device)
+    del mode
+    with torch.no_grad():
+        return normalize(gm, current()).forward
+
+
+def targets(graph: Graph) -> list[Any]:
+    return [n.target for n in graph.nodes if n.op == "call_function"]
+
+
+def value(node: Any) -> Tensor:
+    assert isinstance(node, Node)
+    found = node.meta[VAL]
+    assert isinstance(found, Tensor)
+    return found
+
+
+class OnCpu(Interpreter):
+    """Runs a graph that was made for a pretended GPU on tensors of the CPU."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        args, kwargs = map_aggregate((args, kwargs), _on_cpu)
+        return super().call_function(target, args, kwargs)
+
+
+def _on_cpu(x: Any) -> Any:
+    return torch.device("cpu") if isinstance(x, torch.device) else x
+
+
+def run_on_cpu(graph: Graph, *inputs: Tensor) -> Any:
+    """The first result of the graph."""
+    with torch.no_grad():
+        return OnCpu(GraphModule({}, graph)).run(*inputs)[0]
