@@ -62,6 +62,7 @@ class Target:
     finish_rows: what the kernel of a row can compute from its results is not left to a reduction.
     side_bytes: kernels of so few bytes are merged for the launch alone, if they read the same or
     have equal loops.
+    bundles: independent kernels that run no longer than one more launch takes share one.
     recompute: values that cost less to compute in each kernel that reads them than to store are.
     parallel: whether the points of a scatter may run in any order.
     align: of slots of the arena, in bytes.
@@ -82,6 +83,7 @@ class Target:
     join_pieces: bool
     finish_rows: bool
     side_bytes: int
+    bundles: bool
     recompute: bool
     align: int
     cut: Callable[[LoopGraph, Deps, Nest, int], Cut | None]
