@@ -1,13 +1,16 @@
 """Bundle -> one Triton function: a range of the blocks for each kernel.
 
     b = tl.program_id(0)
-    if b < 24:                            # 3 kernels of one text: 8 blocks each
-        if b < 8:
-            x0, at = t0, b
-        elif ...
-        part0(x0, at, 768)
+    if b < 6:                             # two kernels of one text: 2 and 4 blocks
+        if b < 2:
+            x0_0 = t0
+            at0 = b
+        else:
+            x0_0 = t2
+            at0 = b - 2
+        part0(x0_0, t1, at0)
     else:
-        part1(t3, t4, b - 24, 4096)
+        part1(t3, t4, b - 6, 5000)
 
 A part is the text of a kernel that counts its blocks from a parameter. Kernels whose parts have
 equal texts share it, however many points they have: branches choose pointers, first block and
@@ -27,10 +30,11 @@ from torchweld.ir.plan import Bundle, Kernel
 
 @dataclass(slots=True)
 class _Part:
-    """Kernels with one text. Each: its pointers' names, blocks and points."""
+    """Kernels with one text. masked: it takes the number of points."""
 
     name: str
     text: str
+    masked: bool
     members: list[_Member] = field(default_factory=list)
 
     @property
@@ -40,6 +44,8 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Member:
+    """args: the names of its pointers."""
+
     args: tuple[str, ...]
     blocks: int
     points: int
@@ -48,15 +54,19 @@ class _Member:
 def print_bundle(bundle: Bundle) -> TritonKernel:
     """The Triton form of a bundle. Errors: Unsupported W202 for a kernel that cannot be a tile."""
     names = {b: f"t{i}" for i, b in enumerate(bundle.args)}
-    parts: dict[str, _Part] = {}
+    parts: dict[object, _Part] = {}
     types: dict[Buffer, str] = {}
     printers = [TilePrinter(tiled(k), part=True) for k in bundle.kernels]
     made = [p.kernel() for p in printers]
     for k, printer, one in zip(bundle.kernels, printers, made, strict=True):
-        types |= {b: printer.parameter(b) for b in k.args}
-        part = parts.setdefault(one.text, _Part(f"part{len(parts)}", one.text))
-        args = tuple(names[b] for b in k.args)
-        part.members.append(_Member(args, blocks_of(k), printer.tiled.total))
+        kinds = [printer.parameter(b) for b in k.args]
+        types |= dict(zip(k.args, kinds, strict=True))
+        total, masked = printer.tiled.total, printer.tiled.masked
+        # a branch chooses between pointers of one type; masks whose end is a multiple of 16
+        # elements cover whole accesses
+        key = one.text, *kinds, masked and total % 16 == 0
+        part = parts.setdefault(key, _Part(f"part{len(parts)}", one.text, masked))
+        part.members.append(_Member(tuple(names[b] for b in k.args), blocks_of(k), total))
     lines = [f"def @({', '.join(names.values())}):", "    b = tl.program_id(0)"]
     lines += _branches(list(parts.values()))
     texts = tuple(p.text.replace("@", p.name, 1) for p in parts.values())
@@ -103,20 +113,21 @@ def _call(part: _Part, first: int, number: int) -> list[str]:
     columns = list(zip(*(m.args for m in part.members), strict=True))
     chosen = {i: f"x{number}_{i}" for i, c in enumerate(columns) if len(set(c)) > 1}
     args = [chosen.get(i, c[0]) for i, c in enumerate(columns)]
-    total = part.members[0].points
-    same = all(m.points == total for m in part.members)
-    points = str(total) if same else f"n{number}"
+    sizes = {m.points for m in part.members} if part.masked else set()
+    last = [str(n) if len(sizes) == 1 else f"n{number}" for n in list(sizes)[:1]]
     if len(part.members) == 1:
-        at = f"b - {first}" if first else "b"
-        return [f"{part.name}({', '.join([*args, at, points])})"]
+        return [f"{part.name}({', '.join([*args, _behind(first), *last])})"]
     rows = []
     for m in part.members:
         row = [f"{name} = {m.args[i]}" for i, name in chosen.items()]
-        row += [] if same else [f"n{number} = {m.points}"]
-        rows.append((first, [*row, f"at{number} = b - {first}"]))
+        row += [f"n{number} = {m.points}"] if len(sizes) > 1 else []
+        rows.append((first, [*row, f"at{number} = {_behind(first)}"]))
         first += m.blocks
-    call = f"{part.name}({', '.join([*args, f'at{number}', points])})"
-    return [*_choice(rows), call]
+    return [*_choice(rows), f"{part.name}({', '.join([*args, f'at{number}', *last])})"]
+
+
+def _behind(first: int) -> str:
+    return f"b - {first}" if first else "b"
 
 
 def _choice(rows: list[tuple[int, list[str]]]) -> list[str]:

@@ -73,7 +73,7 @@ def print_tiled(kernel: Kernel) -> TritonKernel:
 
 
 class TilePrinter(TileFolds):
-    """Prints one kernel. part: it gets its block and the number of its points as parameters."""
+    """Prints one kernel. part: its block, and its points if a mask needs them, are parameters."""
 
     def __init__(self, t: TiledKernel, part: bool = False) -> None:
         super().__init__(t)
@@ -109,8 +109,8 @@ class TilePrinter(TileFolds):
             else:
                 self._online(stages[k], stages[k + 1], pairs)
             k += 1 if pairs is None else 2
-        params = [*self.params, *(("block", "points") if self.part else ())]
-        head = f"def @({', '.join(params)}):"
+        given = ("block", "points") if self.tiled.masked else ("block",)
+        head = f"def @({', '.join([*self.params, *(given if self.part else ())])}):"
         text = "\n".join([head, *(f"    {line}" for line in self.lines or ["pass"])])
         return TritonKernel(self._role(), text + "\n", self._options())
 

@@ -84,14 +84,14 @@ def bundle_small(steps: list[Step], machine: Machine) -> list[Step]:
             if home is not None:
                 here = order.place(at)
                 home.until = here if home.until is None else min(home.until, here)
-    return _ordered(order)
+    return _ordered(order, machine)
 
 
 def _small(k: Kernel, machine: Machine) -> bool:
     if k.tile is None or not k.args:
         return False
     target = machine(device_of(k))
-    if not target.bundles or not launch_points(k):
+    if target.share is None or not launch_points(k):
         return False
     own = max(bytes_of(k) * target.ns_per_byte, flops_of(k) * target.ns_per_flop)
     return own <= target.ns_per_launch
@@ -195,7 +195,7 @@ def _outline(n: Nest) -> Hashable:
 # ---------------------------------------------------------------- the order
 
 
-def _ordered(order: _Order) -> list[Step]:
+def _ordered(order: _Order, machine: Machine) -> list[Step]:
     """Bundles and the other steps, by place."""
     first = {b.first: b for b in order.homes.values()}
     left = [at for at in range(len(order.steps)) if at not in order.homes or at in first]
@@ -206,18 +206,18 @@ def _ordered(order: _Order) -> list[Step]:
         if b is None or len(b.kernels) == 1:
             out.append(order.steps[at])
             continue
-        out.append(_closed(b, f"b{count}"))
+        out.append(_closed(b, f"b{count}", machine))
         count += 1
     return out
 
 
-def _closed(b: _Bundle, name: str) -> Bundle:
+def _closed(b: _Bundle, name: str, machine: Machine) -> Bundle:
     """Kernels whose blocks run longest come first: the others fill the machine beside them."""
     kernels = sorted(b.kernels.values(), key=_steps, reverse=True)
-    warps = b.warps
-    return Bundle(
-        name, tuple(replace(k, tile=replace(_tile(k), warps=warps)) for k in kernels)
-    )  # fmt: skip
+    share = machine(device_of(kernels[0])).share
+    assert share is not None
+    tiles = zip(kernels, share(kernels), strict=True)
+    return Bundle(name, tuple(replace(k, tile=t) for k, t in tiles))
 
 
 def _steps(k: Kernel) -> int:
