@@ -60,8 +60,7 @@ class Target:
     vector: one loop of each stage is vectorised, else the loops follow memory.
     join_pieces: concatenations become index maps.
     finish_rows: what the kernel of a row can compute from its results is not left to a reduction.
-    side_bytes: kernels of so few bytes are merged for the launch alone, if they read the same or
-    have equal loops.
+    side_bytes: kernels of so few bytes are merged for the launch alone, if they read the same.
     share: the tiles of independent kernels that share one launch, each of which runs no longer than
     a launch takes; None where that saves nothing.
     recompute: values that cost less to compute in each kernel that reads them than to store are.
