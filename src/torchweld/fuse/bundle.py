@@ -32,7 +32,7 @@ BYTES = 32 << 20
 # layers are bundled alike if layers do not reach into one another.
 REACH = 24
 TRIED = 4  # bundles that are tried for one kernel
-SPARE = 132 * 16  # warps: a quarter of the machine. A kernel of so few may have idle ones
+SPARE = 132 * 32  # warps: half of the machine. A kernel of so few may have idle ones
 
 Place = tuple[int, ...]  # places are compared as tuples: (3, -1) lies right behind (3,)
 
