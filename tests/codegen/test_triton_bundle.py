@@ -177,3 +177,17 @@ def test_random_small_kernels_that_share_launches_compute_what_the_graph_says():
 
     agrees()
     assert len(bundles) > 20
+
+
+def test_parts_that_draw_random_numbers_compile():
+    lines = ["seed: i64[] input", "block: i64[] input"]
+    for i, n in enumerate((200, 300)):
+        lines.append(f'y{i}: i64[{n}] on "cuda:0"')
+    for i, n in enumerate((200, 300)):
+        word = f"philox(seed[], block[], index(i), {i})"
+        lines.append(f"y{i}[i] = {word}  for i:{n}")
+    g = parse_graph("\n".join([*lines, "return y0, y1", ""]))
+    (artifact,) = generate(fuse(g, Config(verify=True))).artifacts
+    assert artifact.functions[0].startswith("bundle")
+    assert dict(artifact.options)["signature"] == "i64 i64 *i64:16 *i64:16"
+    assert ".entry bundle" in ptx_of(artifact)
