@@ -9,7 +9,7 @@ from torchweld.base.config import Config
 from torchweld.fuse.run import fuse
 from torchweld.ir.loop_eval import Storage, evaluate
 from torchweld.ir.loop_text import parse
-from torchweld.ir.plan import Kernel
+from torchweld.ir.plan import Bundle, Kernel, kernels_of
 from torchweld.ir.plan_eval import evaluate_plan
 
 SOFTMAX = """
@@ -53,7 +53,14 @@ def plan_of(source, **cfg):
 
 
 def kernels(plan):
-    return [s for s in plan.steps if isinstance(s, Kernel)]
+    return list(kernels_of(plan.steps))
+
+
+def launches(plan):
+    """The kernels of each launch, by name."""
+    return [
+        [k.name for k in kernels_of((s,))] for s in plan.steps if isinstance(s, Kernel | Bundle)
+    ]
 
 
 def why(plan):

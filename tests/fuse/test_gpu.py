@@ -313,17 +313,6 @@ def test_small_kernels_that_read_something_in_common_share_a_launch():
     assert len(small(source.format(m=10))) == 1 and len(gpu(source.format(m=1 << 20))) == 2
 
 
-def test_small_kernels_of_equal_loops_share_a_launch_though_they_share_nothing_else():
-    lines, nests = [], []
-    for n in range(8):
-        lines += [f"x{n}: f32[{{m}}, 24] input", f"s{n}: f32[{{m}}]", f"y{n}: f32[{{m}}, 24]"]
-        nests += [f"s{n}[i] = sum over j:24 of x{n}[i, j] * x{n}[i, j]  for i:{{m}}",
-                  f"y{n}[i, j] = x{n}[i, j] / s{n}[i]  for i:{{m}}, j:24"]  # fmt: skip
-    source = "\n".join([*lines, *nests, "return " + ", ".join(f"y{n}" for n in range(8)), ""])
-    (k,) = small(source.format(m=10))
-    assert len(k.stages) == 2 and len(gpu(source.format(m=1 << 20))) == 8
-
-
 def test_what_must_run_in_between_keeps_equal_kernels_apart():
     plan = plan_of(on_cuda("""
         x: f32[64] input

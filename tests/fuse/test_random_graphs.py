@@ -8,15 +8,17 @@ from unittest.mock import patch
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.ir.small_kernels import small_kernels
 from tests.ir.strategies import EXTERNS, FEATURES, inputs_of, loop_graphs
 
 from torchweld.base.config import Config
-from torchweld.fuse import recompute, split, split_gpu, targets, tile, tile_gpu
+from torchweld.fuse import bundle, recompute, split, split_gpu, targets, tile, tile_gpu
 from torchweld.fuse.run import fuse, passes
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Ind, atoms
 from torchweld.ir.loop import Nest
 from torchweld.ir.loop_eval import evaluate
+from torchweld.ir.loop_text import parse as parse_graph
 from torchweld.ir.loop_verify import verify
 from torchweld.ir.plan_eval import evaluate_plan
 from torchweld.ir.plan_text import parse, text
@@ -131,6 +133,14 @@ def test_the_plan_for_a_gpu_agrees_when_every_limit_is_low(data):
         for module, name, value in LOW_GPU:
             stack.enter_context(patch.object(module, name, value))
         assert_agrees(g, inputs, GPU)
+
+
+@SLOW
+@given(small_kernels(), st.sampled_from((1, 4, 24)), st.data())
+def test_kernels_that_share_launches_compute_what_the_graph_says(source, reach, data):
+    g = parse_graph(source)
+    with patch.object(bundle, "REACH", reach):
+        assert_agrees(g, data.draw(inputs_of(g)), GPU)
 
 
 @SLOW

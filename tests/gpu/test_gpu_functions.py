@@ -112,6 +112,19 @@ def test_article(dtype: torch.dtype) -> None:
     assert launches == 5  # linear and relu four times, softmax
 
 
+def scale_all(*x: Tensor) -> list[Tensor]:
+    """Rows of many sizes, normalised, and lists of tensors, each with its own result."""
+    many = torch._foreach_add(torch._foreach_mul(list(x), 0.5), list(x), alpha=2.0)
+    return [*many, *(torch.softmax(a, -1) for a in x)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_small_kernels_share_launches(dtype: torch.dtype) -> None:
+    sizes = [(768,), (30, 77), (512, 64), (2304,), (1, 1), (5,), (128, 1000)]
+    check(scale_all, *(rand(*n, dtype=dtype) for n in sizes))
+    assert STATISTICS.compiled[-1].kernels < len(sizes)
+
+
 def test_random_numbers_are_eagers() -> None:
     x = rand(128, 512)
     compiled = torchweld.compile(seed_mlp_inside)

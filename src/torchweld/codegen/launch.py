@@ -5,10 +5,11 @@ from __future__ import annotations
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_index import constant
 from torchweld.codegen.tiles import blocks_of
+from torchweld.codegen.triton_bundle import bundle_blocks
 from torchweld.ir.expr import Expr
 from torchweld.ir.loop import Axis, Buffer, Extern, ExternArg, Torch, View
 from torchweld.ir.philox import DRAW
-from torchweld.ir.plan import Free, Kernel, Plan
+from torchweld.ir.plan import Bundle, Free, Kernel, Plan
 from torchweld.ir.program import (
     Alloc,
     Call,
@@ -58,6 +59,8 @@ class Assembler:
             match step:
                 case Kernel():
                     self._launch(step, functions[step.name])
+                case Bundle():
+                    self._grid_launch(step, functions[step.name], bundle_blocks(step))
                 case Extern(op=op) if op == DRAW:
                     self._draw(step)
                 case Extern():
@@ -116,13 +119,17 @@ class Assembler:
             self.steps.append(Drop(self._views.pop(v)))
 
     def _launch(self, k: Kernel, function: str) -> None:
+        if k.tile is not None:
+            self._grid_launch(k, function, blocks_of(k))
+            return
         extent = extent_of(k)
         args = tuple(self._tensor(b) for b in k.args)
-        if k.tile is not None:
-            blocks = blocks_of(k)
-            self.steps += [GridLaunch(function, args, blocks)] if blocks else []
-        elif extent:
+        if extent:
             self.steps.append(Launch(function, args, extent, max(k.grain, 1)))
+
+    def _grid_launch(self, k: Kernel | Bundle, function: str, blocks: int) -> None:
+        args = tuple(self._tensor(b) for b in k.args)
+        self.steps += [GridLaunch(function, args, blocks)] if blocks else []
 
     def _draw(self, x: Extern) -> None:
         device, count = x.args

@@ -12,9 +12,10 @@ from torchweld.codegen.cpp_index import memory_bytes
 from torchweld.codegen.cpp_kernel import print_kernel
 from torchweld.codegen.launch import Assembler
 from torchweld.codegen.settle import settle
+from torchweld.codegen.triton_bundle import print_bundle
 from torchweld.codegen.triton_kernel import print_tiled
 from torchweld.ir.loop import Buffer
-from torchweld.ir.plan import Kernel, Plan
+from torchweld.ir.plan import Bundle, Kernel, Plan, kernels_of
 from torchweld.ir.program import Artifact, Program
 
 # -fwrapv: integers wrap. No contraction: a * b + c rounds twice, as eager does. Errno, traps and
@@ -55,23 +56,32 @@ def generate(plan: Plan) -> Program:
 
 
 def _tiled(plan: Plan) -> dict[str, Artifact]:
-    """Kernel name -> its Triton text: the same object for equal kernels."""
+    """Kernel or bundle -> its Triton text: the same object for equal ones."""
     found: dict[str, Artifact] = {}
     known: dict[Artifact, Artifact] = {}
-    for k in plan.steps:
-        if isinstance(k, Kernel) and k.tile is not None:
-            made = print_tiled(k).artifact()
-            found[k.name] = known.setdefault(made, made)
+    for s in plan.steps:
+        if isinstance(s, Bundle):
+            made = print_bundle(s).artifact()
+        elif isinstance(s, Kernel) and s.tile is not None:
+            made = print_tiled(s).artifact()
+        else:
+            continue
+        found[s.name] = known.setdefault(made, made)
     return found
 
 
 def _origins(plan: Plan, tiles: dict[str, Artifact]) -> dict[str, object]:
     """What the first kernel of each Triton text came from: not in the text, which layers share."""
     shown: dict[str, str] = {}
-    for k in plan.steps:
-        if isinstance(k, Kernel) and k.name in tiles:
-            shown.setdefault(tiles[k.name].functions[0], ", ".join(k.origins)[:90])
+    for s in plan.steps:
+        if isinstance(s, Kernel | Bundle) and s.name in tiles:
+            shown.setdefault(tiles[s.name].functions[0], _origin(s))
     return {"origins": shown} if shown else {}
+
+
+def _origin(s: Kernel | Bundle) -> str:
+    found = dict.fromkeys(o for k in kernels_of((s,)) for o in k.origins)
+    return ", ".join(found)[:90]
 
 
 def _functions(plan: Plan) -> tuple[dict[str, str], str]:

@@ -44,22 +44,28 @@ ATOMIC = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16, DType.I64, DTyp
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """A kernel as text, with @ where its name goes. role: what it does, in a word."""
+    """A kernel as text, with @ where its name goes. role: what it does, in a word.
+
+    parts: texts of the functions that it calls.
+    """
 
     role: str
     text: str
     options: tuple[tuple[str, int | str], ...]
+    parts: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """Equal kernels have equal names, in whatever graph they are."""
-        key = hashlib.sha256(f"{self.text}{self.options}".encode()).hexdigest()
+        whole = f"{''.join(self.parts)}{self.text}{self.options}"
+        key = hashlib.sha256(whole.encode()).hexdigest()
         return f"{self.role}_{key[:10]}"
 
     def artifact(self) -> Artifact:
-        own = RANDOM_TEXT if "philox(" in self.text else ""
-        own += float8_text(self.text)
-        source = IMPORTS + own + HEAD + self.text.replace("@", self.name, 1)
+        texts = (*self.parts, self.text.replace("@", self.name, 1))
+        whole = "".join(texts)
+        own = (RANDOM_TEXT if "philox(" in whole else "") + float8_text(whole)
+        source = IMPORTS + own + "".join(HEAD + t for t in texts)
         return Artifact("triton", source, (self.name,), self.options)
 
 
@@ -69,11 +75,12 @@ def print_tiled(kernel: Kernel) -> TritonKernel:
 
 
 class TilePrinter(TileFolds):
-    """Prints one kernel."""
+    """Prints one kernel. part: its block, and its points if a mask needs them, are parameters."""
 
-    def __init__(self, t: TiledKernel) -> None:
+    def __init__(self, t: TiledKernel, part: bool = False) -> None:
         super().__init__(t)
         k = t.kernel
+        self.part = part
         self.head = ""  # of the open loop
         self.known_steps: dict[Sym, tuple[str, int, Val | None, str, Val | None]] = {}
         self.shifts: dict[Sym, Shift | None] = {}
@@ -104,7 +111,8 @@ class TilePrinter(TileFolds):
             else:
                 self._online(stages[k], stages[k + 1], pairs)
             k += 1 if pairs is None else 2
-        head = f"def @({', '.join(self.params)}):"
+        given = ("block", "points") if self.tiled.masked else ("block",)
+        head = f"def @({', '.join([*self.params, *(given if self.part else ())])}):"
         text = "\n".join([head, *(f"    {line}" for line in self.lines or ["pass"])])
         return TritonKernel(self._role(), text + "\n", self._options())
 
@@ -112,7 +120,7 @@ class TilePrinter(TileFolds):
         t = self.tiled
         if t.point is None:
             return
-        block = "tl.program_id(0)"
+        block = "block" if self.part else "tl.program_id(0)"
         if t.total > LIMIT:
             block += ".to(tl.int64)"
         if t.points == 1:
@@ -121,7 +129,7 @@ class TilePrinter(TileFolds):
         text = f"{block} * {t.points} + tl.arange(0, {t.points})"
         self.line(f"p = ({text})[:, None]" if self.by_row else f"p = {text}")
         if t.masked:
-            self.line(f"in_p = p < {t.total}")
+            self.line(f"in_p = p < {'points' if self.part else t.total}")
             self.point_mask = Val("in_p", POINTS)
 
     def _role(self) -> str:
@@ -135,13 +143,13 @@ class TilePrinter(TileFolds):
 
     def _options(self) -> tuple[tuple[str, int | str], ...]:
         t = self.tiled
-        kinds = " ".join(self._parameter(b) for b in t.kernel.args)
+        kinds = " ".join(self.parameter(b) for b in t.kernel.args)
         found: list[tuple[str, int | str]] = [
             ("signature", kinds), ("num_warps", t.tile.warps), ("num_stages", t.tile.stages),
         ]  # fmt: skip
         return (*found, ("debug", 1)) if self.checks else tuple(found)
 
-    def _parameter(self, b: Buffer) -> str:
+    def parameter(self, b: Buffer) -> str:
         if b in self.by_value:
             return "i8" if b.dtype is DType.BOOL else signature_type(b.dtype)
         start = constant(b.offset, b.name) * b.dtype.bytes

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from torchweld.fuse.facts import body_facts, points
 from torchweld.ir.loop import Buffer, Nest, loads
-from torchweld.ir.plan import Kernel, Plan
+from torchweld.ir.plan import Kernel, Plan, kernels_of
 
 THREAD_BYTES = 16 << 10  # a thread is worth starting for this much traffic ...
 THREAD_FLOPS = 20_000  # ... or this much arithmetic
@@ -49,7 +49,7 @@ def flops_of(k: Kernel) -> int:
 
 def moved(plan: Plan) -> int:
     """Bytes that all kernels of a plan move."""
-    return sum(bytes_of(s) for s in plan.steps if isinstance(s, Kernel))
+    return sum(map(bytes_of, kernels_of(plan.steps)))
 
 
 def launch_points(k: Kernel) -> int:

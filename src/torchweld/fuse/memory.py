@@ -14,7 +14,7 @@ from torchweld.fuse.deps import uses
 from torchweld.fuse.target import Machine
 from torchweld.ir.expr import Int
 from torchweld.ir.loop import Buffer, Extern, LoopGraph
-from torchweld.ir.plan import Free, Kernel, Slot, Step
+from torchweld.ir.plan import Bundle, Free, Kernel, Slot, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Memory:
 
 def buffers_of(s: Step) -> frozenset[Buffer]:
     """The buffers in memory that a step touches."""
-    if isinstance(s, Kernel):
+    if isinstance(s, Kernel | Bundle):
         return frozenset(s.args)
     if isinstance(s, Extern):
         u = uses(s)

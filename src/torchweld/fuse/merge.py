@@ -8,7 +8,7 @@ does both, and the order of stages within the row is all that is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from torchweld.base.errors import Refusal
@@ -23,10 +23,8 @@ from torchweld.ir.loop import Axis, Buffer, Extern, Nest, Reduce
 
 MAX_MEMBERS = 64
 MAX_BUFFERS = 48
-ALIKE = 4  # groups that are tried as partners of one that they share nothing with
 Index = tuple[Expr, ...]
 Names = dict[Sym, Sym]
-Match = Callable[[Group, Group], Names]
 
 
 @dataclass(slots=True)
@@ -64,7 +62,6 @@ def merge_groups(
             _merge_with_siblings(m, i, readers)
             for b in x.reads:
                 readers.setdefault(b, []).append(i)
-    _merge_alike(m)
     return _ordered(m)
 
 
@@ -94,46 +91,21 @@ def _merge_with_siblings(m: Merger, i: int, readers: dict[Buffer, list[int]]) ->
                 _try(m, m.owner[j], m.owner[i], siblings=True)
 
 
-def _merge_alike(m: Merger) -> None:
-    """Merge small groups of equal loops that have nothing to do with each other: for the launch."""
-    known: dict[object, list[int]] = {}
-    for g in [x for x in m.order if x is not None]:
-        group = m.groups[g]
-        if not isinstance(group, Group) or group.bytes > m.machine(group.device).side_bytes:
-            continue
-        key = group.device, *_loop_sizes(group)
-        alike = known.setdefault(key, [])
-        for p in reversed(alike[-ALIKE:]):
-            if g in m.groups:
-                _try(m, p, g, siblings=True, match=_by_size)
-        if g in m.groups:
-            alike.append(g)
-
-
-def _loop_sizes(g: Group) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """The sizes of the parallel axes, and those of the loops."""
-    keep = g.kept()
-    return tuple(g.sizes[s] for s in keep), tuple(n for s, n in g.sizes.items() if s not in keep)
-
-
 def _shared_bytes(m: Merger, p: int, c: Group) -> int:
     producer = m.groups[p]
     assert isinstance(producer, Group)
     return max((size_of(b) for b in producer.writes if b in c.reads), default=0)
 
 
-def _try(m: Merger, p: int, c: int, siblings: bool, match: Match | None = None) -> None:
-    """Merge group c into group p if all three conditions hold, else note why not.
-
-    match: how their loops are named alike, if not by what both touch.
-    """
+def _try(m: Merger, p: int, c: int, siblings: bool) -> None:
+    """Merge group c into group p if all three conditions hold, else note why not."""
     a, b = m.groups[p], m.groups[c]
     assert isinstance(a, Group) and isinstance(b, Group)
     target = m.machine(a.device)
-    fit = _fit(a, b, siblings, target, match or _match)
+    fit = _fit(a, b, siblings, target)
     if fit.why and not siblings and not _limits(a, b):
         pair = aligned(a, b, _flow(a, b))
-        again = fit if pair is None else _fit(*pair, siblings, target, _match)
+        again = fit if pair is None else _fit(*pair, siblings, target)
         if pair is not None and not again.why:
             a, b = m.groups[p], m.groups[c] = pair
             fit = again
@@ -162,11 +134,11 @@ class _Fit:
     keep: tuple[Sym, ...] | None = None
 
 
-def _fit(a: Group, b: Group, siblings: bool, target: Target, match: Match) -> _Fit:
+def _fit(a: Group, b: Group, siblings: bool, target: Target) -> _Fit:
     why = _limits(a, b) or (_worthless(a, b, target) if siblings else "")
     if why:
         return _Fit(why)
-    names = match(a, b)
+    names = _match(a, b)
     keep, why = _common_rows(a, b, names, target)
     return _Fit(why or _not_private(a, b, names, keep), names, keep)
 
@@ -223,14 +195,6 @@ def _match(a: Group, b: Group) -> Names:
                 names[s] = same[0]
                 left_a.remove(same[0])
     return names
-
-
-def _by_size(a: Group, b: Group) -> Names:
-    """The loops of groups that share nothing, if they have the same ones."""
-    if (a.keep is None) != (b.keep is None) or _loop_sizes(a) != _loop_sizes(b):
-        return {}
-    mine, yours = ((*g.kept(), *(s for s in g.sizes if s not in g.kept())) for g in (a, b))
-    return dict(zip(yours, mine, strict=True))
 
 
 def _pair(a: Group, b: Group, e: Expr, f: Expr, names: Names, taken: set[Sym]) -> None:

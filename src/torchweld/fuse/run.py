@@ -8,6 +8,7 @@ from functools import partial
 
 from torchweld.base.config import Config
 from torchweld.base.errors import Refusal, Unsupported
+from torchweld.fuse.bundle import bundle_small
 from torchweld.fuse.canonical import canonical, has_points
 from torchweld.fuse.deps import analyse, predecessors, uses
 from torchweld.fuse.finish import finish_rows
@@ -95,6 +96,8 @@ def schedule(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> Plan:
     if "recompute" not in cfg.skip:
         items = recompute_apart(g, items, lambda x: machine(x.device).recompute)
     steps = _steps(g, items, machine)
+    if "bundle" not in cfg.skip:
+        steps = bundle_small(steps, machine)
     memory = plan_memory(g, steps, machine)
     return Plan(whole, memory.steps, memory.slots, memory.fresh, memory.arena_bytes, tuple(notes),
                 memory.device)  # fmt: skip

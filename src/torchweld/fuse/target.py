@@ -5,7 +5,7 @@ The rows themselves are in targets.py. A kernel's target is that of the device o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchweld.fuse.axes import Access, Space
@@ -60,8 +60,9 @@ class Target:
     vector: one loop of each stage is vectorised, else the loops follow memory.
     join_pieces: concatenations become index maps.
     finish_rows: what the kernel of a row can compute from its results is not left to a reduction.
-    side_bytes: kernels of so few bytes are merged for the launch alone, if they read the same or
-    have equal loops.
+    side_bytes: kernels of so few bytes are merged for the launch alone, if they read the same.
+    share: the tiles of independent kernels that share one launch, each of which runs no longer than
+    a launch takes; None where that saves nothing.
     recompute: values that cost less to compute in each kernel that reads them than to store are.
     parallel: whether the points of a scatter may run in any order.
     align: of slots of the arena, in bytes.
@@ -89,6 +90,7 @@ class Target:
     divide: Callable[[Space, bool, list[Access]], tuple[tuple[Sym, ...], Sym | None]]
     tile: Callable[[Kernel, Form], Tile | None]
     parallel: Callable[[Nest], bool]
+    share: Callable[[Sequence[Kernel]], list[Tile]] | None
 
     def time_ns(self, nbytes: float, flops: float) -> float:
         """Roofline estimate of one kernel."""

@@ -9,7 +9,7 @@ from torchweld.fuse.split_gpu import cut_for_blocks
 from torchweld.fuse.stages import stages_of
 from torchweld.fuse.target import Form, Machine, Target
 from torchweld.fuse.tile import divide
-from torchweld.fuse.tile_gpu import any_order, block_form, divide_blocks, tile_of
+from torchweld.fuse.tile_gpu import any_order, block_form, divide_blocks, shared_tiles, tile_of
 from torchweld.ir.loop import Buffer, Nest
 from torchweld.ir.plan import Kernel
 
@@ -35,6 +35,7 @@ CPU = Target(
     piece_rows=False, vector=True, join_pieces=False, finish_rows=False,
     side_bytes=0, recompute=False, align=64,
     cut=cut_for_threads, form=_thread_form, divide=divide, tile=_no_tile, parallel=_in_order,
+    share=None,
 )  # fmt: skip
 
 
@@ -47,6 +48,7 @@ GPU = Target(
     piece_rows=False, vector=False, join_pieces=True, finish_rows=True,
     side_bytes=4 << 20, recompute=True, align=512,
     cut=cut_for_blocks, form=block_form, divide=divide_blocks, tile=tile_of, parallel=any_order,
+    share=shared_tiles,
 )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ few enough held at once to stay in registers, and enough blocks to keep every mu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torchweld.fuse.axes import Access, Space, accesses
 from torchweld.fuse.cost import launch_points, size_of
@@ -204,7 +205,7 @@ def _across(space: Space, last: Sym, found: list[Access], total: int) -> Sym | N
 def tile_of(k: Kernel, form: Form) -> Tile:
     """How much of the kernel one block computes at once."""
     total = max(launch_points(k), 1)
-    reach = max((points(tuple(a.size for a in st.loops)) for st in k.stages), default=1)
+    reach = _reach(k)
     if form.group.alone and reach > 1:
         return _serial(total)
     if reach <= 1:
@@ -214,6 +215,11 @@ def tile_of(k: Kernel, form: Form) -> Tile:
     if form.column:
         return _columns(total, reach, form, _element(k.args))
     return _rows(total, reach, form, _reads_again(k))
+
+
+def _reach(k: Kernel) -> int:
+    """Iterations of the longest loops of a stage."""
+    return max((points(tuple(a.size for a in st.loops)) for st in k.stages), default=1)
 
 
 def _reads_again(k: Kernel) -> bool:
@@ -230,6 +236,18 @@ def _flat(total: int, k: Kernel) -> Tile:
         size //= 2
     size = min(size, pow2(max(total, 32)))
     return Tile(size, 1, max(1, min(4, size // 32)))
+
+
+def shared_tiles(kernels: Sequence[Kernel]) -> list[Tile]:
+    """The tiles of kernels that share a launch.
+
+    Blocks without loops may be as large as if they were of one kernel: together they are many.
+    """
+    flat = [k for k in kernels if _reach(k) <= 1]
+    total = sum(map(launch_points, flat))
+    tiles = [_flat(total, k) if k in flat else k.tile for k in kernels]
+    warps = max(t.warps for t in tiles if t)
+    return [replace(t, warps=warps) for t in tiles if t]
 
 
 def _serial(total: int) -> Tile:

@@ -16,6 +16,7 @@ range is over `lanes`; with neither it is [0, 1).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from torchweld.base.errors import Refusal
@@ -75,13 +76,38 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Bundle:
+    """Kernels with tiles that run as one launch: each has some of its blocks.
+
+    None of them touches what another one writes. Their tiles have the same number of warps.
+    """
+
+    name: str
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def args(self) -> tuple[Buffer, ...]:
+        """The buffers in memory of all kernels, each once."""
+        return tuple(dict.fromkeys(b for k in self.kernels for b in k.args))
+
+
+@dataclass(frozen=True, slots=True)
 class Free:
     """The last use of a buffer that an Extern allocated lies behind."""
 
     buffer: Buffer
 
 
-Step = Kernel | Extern | Free
+Step = Kernel | Bundle | Extern | Free
+
+
+def kernels_of(steps: Iterable[Step]) -> Iterator[Kernel]:
+    """Every kernel, those of bundles included."""
+    for s in steps:
+        if isinstance(s, Kernel):
+            yield s
+        elif isinstance(s, Bundle):
+            yield from s.kernels
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ arena of bytes. These raise InternalError with the names involved:
     shape          axes of a nest are not grid + lanes + loops; a reduce axis is no stage loop
     args, place    a kernel touches memory that is not in its args, or that the plan never placed
     freed          a buffer is read after its Free
+    bundle         a kernel of a bundle touches an element that another one writes
 
 Of a kernel with a tile (a GPU's): a row lives in registers, so it is read at the very step where it
 was written, in stages that are done in one step. Scatters without loops are atomic; which of
@@ -37,7 +38,7 @@ from torchweld.ir.loop_eval import (
     points,
     run_extern,
 )
-from torchweld.ir.plan import Free, Kernel, Plan, Slot, Stage
+from torchweld.ir.plan import Bundle, Free, Kernel, Plan, Slot, Stage
 from torchweld.ir.rounding import Number, pack, unpack
 
 _SEVERAL = -1  # as a reader: more than one grid point
@@ -266,6 +267,29 @@ class KernelRun:
         )
 
 
+def run_bundle(bundle: Bundle, memory: PlanMemory, rng: random.Random) -> None:
+    """The kernels in a random order; none may depend on it."""
+    runs = [KernelRun(k, memory) for k in bundle.kernels]
+    for r in rng.sample(runs, len(runs)):
+        r.run(rng)
+    writer: dict[tuple[object, int], KernelRun] = {}
+    for r in runs:
+        for place in r.writers.keys() | r.atomic:
+            other = writer.setdefault(place, r)
+            if other is not r:
+                _bundle_race(bundle, r, other)
+    for r in runs:
+        for place in r.readers:
+            if writer.get(place, r) is not r:
+                _bundle_race(bundle, r, writer[place])
+
+
+def _bundle_race(bundle: Bundle, a: KernelRun, b: KernelRun) -> None:
+    raise InternalError(
+        f"race in bundle {bundle.name}: {a.kernel.name} touches what {b.kernel.name} writes"
+    )
+
+
 def _at_once(n: Nest, kernel: Kernel) -> bool:
     """Whether the points of a scatter run all at once, instead of in the order of a loop."""
     if any(st.loops for st in kernel.stages):
@@ -307,6 +331,8 @@ def evaluate_plan(
         match step:
             case Kernel():
                 KernelRun(step, memory).run(rng)
+            case Bundle():
+                run_bundle(step, memory, rng)
             case Extern():
                 run_extern(step, memory, externs or {})
             case Free():

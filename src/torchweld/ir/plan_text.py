@@ -9,6 +9,9 @@
         m[i] = max over j:32 of x[i, j]  for i:64
       stage j:32
         ...
+    bundle b0 of 2
+      kernel k2 grid ...
+      kernel k3 grid ...
     h = aten.mm.default(x, w)
     free h
     slot a at 0 bytes 256
@@ -30,7 +33,18 @@ from torchweld.ir.loop_parse import Reader
 from torchweld.ir.loop_text import axes_text, extern_text, nest_text, origins_text
 from torchweld.ir.loop_text import text as graph_text
 from torchweld.ir.loop_verify import buffers_of
-from torchweld.ir.plan import Free, Kernel, Local, Plan, Slot, Stage, Step, Tile
+from torchweld.ir.plan import (
+    Bundle,
+    Free,
+    Kernel,
+    Local,
+    Plan,
+    Slot,
+    Stage,
+    Step,
+    Tile,
+    kernels_of,
+)
 from torchweld.ir.text_tokens import Line, lines_of
 
 LOCAL_KINDS = ("register", "scalar", "row")
@@ -53,11 +67,10 @@ def text(p: Plan) -> str:
 def _buffers(p: Plan) -> list[Buffer]:
     """The buffers that steps and memory mention (a pass may have made new ones)."""
     out = [*(x.buffer for x in p.slots), *p.fresh]
+    for k in kernels_of(p.steps):
+        out += [*k.args, *(x.buffer for x in k.locals)]
     for s in p.steps:
-        if isinstance(s, Kernel):
-            out += [*s.args, *(x.buffer for x in s.locals)]
-        elif isinstance(s, Extern):
-            out += s.outs
+        out += s.outs if isinstance(s, Extern) else ()
     return out
 
 
@@ -69,6 +82,9 @@ def step_text(s: Step) -> str:
     match s:
         case Kernel():
             return kernel_text(s)
+        case Bundle():
+            inner = "\n".join(map(kernel_text, s.kernels)).replace("\n", "\n  ")
+            return f"bundle {s.name} of {len(s.kernels)}\n  {inner}"
         case Extern():
             return extern_text(s)
         case Free():
@@ -137,8 +153,9 @@ class _PlanReader:
 
     def _statement(self) -> None:
         read = {
-            "kernel": self._kernel, "free": self._free, "slot": self._slot, "fresh": self._fresh,
-            "arena": self._arena, "refusal": self._refusal,
+            "kernel": self._kernel, "bundle": self._bundle, "free": self._free,
+            "slot": self._slot, "fresh": self._fresh, "arena": self._arena,
+            "refusal": self._refusal,
         }.get(self._line.peek().text)  # fmt: skip
         if read is not None and self._line.peek(1).kind in ("name", "number"):
             self.at += 1
@@ -175,6 +192,15 @@ class _PlanReader:
         kernel = Kernel(name, grid, lanes, tuple(stages), tuple(inner), args, grain, line.origins,
                         tile)  # fmt: skip
         self.steps.append(kernel)
+
+    def _bundle(self, line: Line) -> None:
+        name = line.name()
+        line.expect("of")
+        count, first = line.integer(), len(self.steps)
+        for _ in range(count):
+            self._statement()
+        inner = tuple(kernels_of(self.steps[first:]))
+        self.steps[first:] = [Bundle(name, inner)]
 
     @staticmethod
     def _tile(line: Line) -> Tile:
