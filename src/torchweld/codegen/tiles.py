@@ -10,7 +10,7 @@ computed once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torchweld.base.errors import Unsupported
@@ -23,10 +23,11 @@ from torchweld.ir.loop import (
     Axis,
     Buffer,
     Load,
+    Measured,
     Nest,
-    Op,
     Scalar,
     loads,
+    measured,
     rebuild,
     scalars_in,
 )
@@ -206,54 +207,6 @@ def _refuse(n: Nest, why: str) -> None:
     raise Unsupported("W202", f"{n.out.name} in a tile: {why}")
 
 
-# --- online softmax: a looped pair of stages that needs one pass
-
-
-@dataclass(frozen=True, slots=True)
-class OnlinePair:
-    """`total` = sum of exp(x - top) with `top` = max of x, where x is `top.body`."""
-
-    top: TiledNest
-    total: TiledNest
-
-
-def online_pairs(first: TiledStage, second: TiledStage,
-                 locals_: frozenset[Buffer]) -> dict[TiledNest, TiledNest] | None:  # fmt: skip
-    """The maxima of `first` with the sums of `second` over them, if both may run in one pass.
-
-    None unless all results are locals and `second` needs `first` only in such pairs.
-    """
-    if not (first.looped and second.looped and first.step is second.step):
-        return None
-    tops = {n.out: n for n in first.nests if n.fold is not None and n.fold.kind == "max"}
-    made = {n.out for n in first.nests}
-    registers: dict[Buffer, Scalar] = {}
-    pairs: dict[TiledNest, TiledNest] = {}
-    for n in second.nests:
-        body = rebuild(n.body, lambda s: registers.get(s.buffer) if isinstance(s, Load) else None)
-        if n.out not in locals_ or n.mode != "set":
-            return None
-        if n.fold is None:
-            registers[n.out] = body
-            continue
-        top = _exponent_top(body, tops)
-        if top is not None and n.fold.kind == "sum" and top not in pairs:
-            pairs[top] = n
-        elif {ld.buffer for ld in loads(body)} & made:
-            return None
-    folds = all(n.fold is not None and not n.fold.scan for n in first.nests)
-    return pairs if folds and pairs and made <= locals_ else None
-
-
-def _exponent_top(body: Scalar, tops: dict[Buffer, TiledNest]) -> TiledNest | None:
-    """The maximum m of x, for a body exp(x - m)."""
-    match body:
-        case Op(name="exp", args=(Op(name="sub", args=(x, Load() as m)),)) if m.buffer in tops:
-            top = tops[m.buffer]
-            return top if top.body is x and x.dtype.is_float else None
-    return None
-
-
 def index_scalars(index: Sequence[Expr]) -> list[Scalar]:
     """The scalars that the places of a store depend on."""
     return [s for e in index for s in scalars_in(e)]
@@ -279,3 +232,120 @@ def check_order(stage: TiledStage, private: frozenset[Buffer]) -> None:
 def _refuse_order(n: TiledNest) -> None:
     why = f"{n.out.name} in a tile: a step reads what another step of the same stage writes"
     raise Unsupported("W202", why)
+
+
+# --- stages over long rows that run in one pass
+#
+# m = max of x;  s = sum of exp(x - m)            a softmax
+# t = sum of x;  q = sum of (x - t / n) ** 2      a variance
+#
+# The second stage needs of the first only a value per row, for which that of the row so far can
+# stand in: what was summed up over it is corrected as it moves. Stages without loops that stand in
+# between run behind both.
+
+
+@dataclass(frozen=True, slots=True)
+class OnePass:
+    """Stages that run in one pass.
+
+    pairs: folds of `first`, with what `second` sums up over them. finite: maxima that count as 0
+    there if they are infinite. rest: what else is to be computed of `second`.
+    """
+
+    first: TiledStage
+    between: tuple[TiledStage, ...]
+    second: TiledStage
+    pairs: Mapping[TiledNest, TiledNest]
+    finite: frozenset[TiledNest]
+    rest: tuple[TiledNest, ...]
+
+
+def one_pass(stages: Sequence[TiledStage], private: frozenset[Buffer]) -> OnePass | None:
+    """What the first of `stages` can share with the next one that has loops; None: nothing.
+
+    What both leave behind must be local, and `second` needs `first` only in such pairs.
+    """
+    first = stages[0]
+    at = next((k for k, s in enumerate(stages) if k and s.step is not None), 0)
+    second, between = stages[at], tuple(stages[1:at])
+    if not (at and first.looped and second.looped and first.step is second.step):
+        return None
+    if any(n.fold is not None and (n.fold.scan or n.out not in private) for n in first.nests):
+        return None
+    if any(n.out not in private or n.mode != "set" for n in second.nests):
+        return None
+    if not _may_wait(between, second, private):
+        return None
+    return _paired(first, between, second, private)
+
+
+def _may_wait(between: Sequence[TiledStage], second: TiledStage,
+              private: frozenset[Buffer]) -> bool:  # fmt: skip
+    """Whether the stages in between may run behind `second`."""
+    nests = [n for s in between for n in s.nests]
+    if any(n.fold is not None or n.mode != "set" or n.atomic for n in nests):
+        return False
+    return not ({n.out for n in nests} - private) & {b for n in second.nests for b in _read(n.body)}
+
+
+def _read(body: Scalar) -> set[Buffer]:
+    return {ld.buffer for ld in loads(body)}
+
+
+def _paired(first: TiledStage, between: tuple[TiledStage, ...], second: TiledStage,
+            private: frozenset[Buffer]) -> OnePass | None:  # fmt: skip
+    values: dict[Buffer, Scalar] = {}  # of locals, in terms of memory and of folds
+    tops: dict[Buffer, tuple[TiledNest, Scalar]] = {}
+    made: set[Buffer] = set()  # not known in the pass
+    for n in (*first.nests, *(n for s in between for n in s.nests)):
+        body = _resolved(n.body, values)
+        made.add(n.out)
+        if n.fold is not None:
+            tops[n.out] = n, body
+        elif n.out in private:
+            values[n.out] = body
+    pairs: dict[TiledNest, TiledNest] = {}
+    finite: set[TiledNest] = set()
+    rest: list[TiledNest] = []
+    for n in second.nests:
+        body = _resolved(n.body, values)
+        m = measured(body, second.extent)
+        top = None if m is None or _overwritten(first, m, private) else _top(n, m, tops)
+        if m is not None and top is not None and top not in pairs:
+            pairs[top] = n
+            finite |= {top} if m.finite else set()
+            continue
+        needs = bool(_read(body) & made)
+        if n.fold is None:
+            values[n.out] = body
+        elif needs:
+            return None
+        rest += [] if needs else [n]
+    if not pairs:
+        return None
+    return OnePass(first, between, second, pairs, frozenset(finite), tuple(rest))
+
+
+def _resolved(body: Scalar, values: Mapping[Buffer, Scalar]) -> Scalar:
+    """`body` with locals of a point replaced by what they are."""
+    return rebuild(body, lambda s: values.get(s.buffer) if isinstance(s, Load) else None)
+
+
+def _overwritten(first: TiledStage, m: Measured, private: frozenset[Buffer]) -> bool:
+    """Whether the two folds would read different values from one place."""
+    behind = False
+    for n in first.nests:
+        if behind and n.out not in private and n.out in _read(m.value):
+            return True
+        behind = behind or n.out is m.other.buffer
+    return False
+
+
+def _top(n: TiledNest, m: Measured,
+         tops: Mapping[Buffer, tuple[TiledNest, Scalar]]) -> TiledNest | None:  # fmt: skip
+    """The fold that the sum `n` is measured from."""
+    if n.fold is None or n.fold.kind != "sum" or not m.value.dtype.is_float:
+        return None
+    top, of = tops.get(m.other.buffer, (None, None))
+    right = top is not None and top.fold is not None and top.fold.kind == m.kind
+    return top if right and of is m.value else None

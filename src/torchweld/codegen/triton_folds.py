@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchweld.codegen.tiles import TiledNest
+from torchweld.codegen.triton_align import row_start
 from torchweld.codegen.triton_index import wide
 from torchweld.codegen.triton_types import COMPUTED, neutral
 from torchweld.codegen.triton_values import POINTS, STEPS, TileValues, Val
 from torchweld.ir.dtype import DType
-from torchweld.ir.loop import Const
+from torchweld.ir.loop import Const, loads
 
 # what is narrower than a register collects in one
 COLLECT = {DType.BOOL: DType.I32, DType.I8: DType.I32, DType.U8: DType.I32, DType.I16: DType.I32}
@@ -23,6 +24,26 @@ class Running:
     nest: TiledNest
     value: str
     at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A fold and what another stage sums up over it, in one pass.
+
+    state: the names of what both are made of. group: how many neighbours share a state; across:
+    they are as far from each other as can be, not side by side. finite: an infinite maximum counts
+    as 0 in the sum.
+    """
+
+    nest: TiledNest
+    state: tuple[str, ...]
+    group: int
+    across: bool
+    finite: bool
+
+    @property
+    def names(self) -> str:
+        return ", ".join(self.state)
 
 
 def collected(n: TiledNest) -> DType:
@@ -44,12 +65,16 @@ class TileFolds(TileValues):
         assert n.fold is not None
         return DType.I64 if wide(n.fold.position) else DType.I32
 
-    def folded(self, n: TiledNest) -> Val:
-        """The values of a tile, neutral where it lies outside of the row."""
+    def values(self, n: TiledNest) -> Val:
+        """The values of a tile, in the dtype in which they are combined."""
         if not isinstance(n.body, Const):
             self.prepare(n.body)
         v = self.tensor(n.body, self.value(n.body))
-        v = self.convert(v, n.body.dtype.compute, collected(n))
+        return self.convert(v, n.body.dtype.compute, collected(n))
+
+    def folded(self, n: TiledNest) -> Val:
+        """The same, neutral where the tile lies outside of the row."""
+        v = self.values(n)
         if not self.steps:
             return v
         if self.step_mask is not None:
@@ -119,6 +144,74 @@ class TileFolds(TileValues):
         v = self.folded(n)
         at = self.positions(n, v.dims).text if n.fold.kind.startswith("arg") else ""
         return self.across(n, v, at)
+
+    # --- two folds in one pass
+
+    def begin_pair(self, n: TiledNest, finite: bool) -> Pair:
+        """The state of `n` and of what is summed up over it, before the loop."""
+        assert self.stage is not None
+        group, across = self._group(n)
+        shape, dtype = self.shape(self.full, group), COMPUTED[collected(n)]
+        masked = self.stage.masked or self.shift is not None
+        starts = [(self.start(n), shape), ("0.0", shape)]
+        if self.kind(n) == "sum":  # also a mean, and how many values came so far
+            starts += [("0.0", shape), ("0.0", shape if masked else "[]")]
+        state = []
+        for start, size in starts:
+            state.append(self.fresh("a"))
+            self.line(f"{state[-1]} = tl.full({size}, {start}, {dtype})")
+        return Pair(n, tuple(state), group, across, finite)
+
+    def _group(self, n: TiledNest) -> tuple[int, bool]:
+        """How many values of a tile one thread holds, and whether they lie apart in the row."""
+        assert self.stage is not None
+        step, lanes = self.stage.step, self.stage.lanes
+        found = [x for x in loads(n.body) if x.buffer in self.pointers]
+        vector = 16 // max((x.dtype.bytes for x in found), default=4)
+        threads = 32 * self.tiled.tile.warps
+        if step is None or lanes == 1:
+            return 1, False
+        if any(row_start(x, step) is not None for x in found) or self.tiled.points < vector:
+            return max(1, min(vector, lanes // max(threads // self.tiled.points, 1))), False
+        return max(1, min(lanes, self.tiled.points * lanes // threads // vector)), True
+
+    def advance_pair(self, pair: Pair) -> None:
+        """One tile, inside of the loop."""
+        n = pair.nest
+        moments = self.kind(n) == "sum"
+        name = "moments" if moments else "online"
+        v = self.values(n) if moments else self.folded(n)
+        given = [pair.names, self.spread(v, self.full)]
+        if not self.steps:
+            name += "_one"
+        else:
+            if moments and self.step_mask is not None:
+                name += "_masked"
+                given.append(self.step_mask.text)
+            given += [str(pair.group), *(["True"] if pair.across else [])]
+        self.line(f"{pair.names} = weld.{name}({', '.join(given)})")
+
+    def finish_pair(self, pair: Pair) -> tuple[Val, Val]:
+        """The fold and what was summed up over it, after the loop."""
+        assert self.stage is not None
+        dims = self.full & POINTS
+        if self.kind(pair.nest) == "sum":
+            s, k, q, n = pair.state
+            if not self.steps:
+                return self.name(f"{s} + {k} * {n}", dims, False), Val(q, dims)
+            top, total = Val(self.fresh(), dims), Val(self.fresh(), dims)
+            given = f"{pair.names}, {self.stage.extent}"
+            self.line(f"{top.text}, {total.text} = weld.moments_end({given})")
+            return top, total
+        m, s = pair.state
+        top = self.across(pair.nest, Val(m, self.full), "")
+        finite = ", True" if pair.finite else ""
+        text = f"weld.online_end({s}, {top.text}{finite})"
+        if self.steps:
+            text = f"weld.online_sum({m}, {s}, {top.text}{finite})"
+        return top, self.name(text, dims, False)
+
+    # --- scans
 
     def scanned(self, n: TiledNest, carry: Running | None) -> Val:
         """The running values of a tile; `carry` is what came before it, and moves on."""

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from torchweld.base.errors import InternalError, Unsupported
 from torchweld.codegen.cpp_index import constant
 from torchweld.codegen.tiles import (
+    OnePass,
     TiledKernel,
     TiledNest,
     TiledStage,
     check_order,
     index_scalars,
-    online_pairs,
+    one_pass,
     tiled,
 )
 from torchweld.codegen.triton_align import Shift, shift_for
@@ -101,16 +102,14 @@ class TilePrinter(TileFolds):
 
     def kernel(self) -> TritonKernel:
         self._points()
-        k = 0
         stages = self.tiled.stages
-        while k < len(stages):
-            last = k + 1 == len(stages)
-            pairs = None if last else online_pairs(stages[k], stages[k + 1], self.private)
-            if pairs is None:
-                self._stage(stages[k])
+        while stages:
+            both = one_pass(stages, self.private)
+            if both is None:
+                self._stage(stages[0])
             else:
-                self._online(stages[k], stages[k + 1], pairs)
-            k += 1 if pairs is None else 2
+                self._together(both)
+            stages = stages[1 if both is None else 2 + len(both.between) :]
         given = ("block", "points") if self.tiled.masked else ("block",)
         head = f"def @({', '.join([*self.params, *(given if self.part else ())])}):"
         text = "\n".join([head, *(f"    {line}" for line in self.lines or ["pass"])])
@@ -288,57 +287,33 @@ class TilePrinter(TileFolds):
             del self.bound[b]
         self.step_mask = None
 
-    def _online(self, first: TiledStage, second: TiledStage,
-                pairs: dict[TiledNest, TiledNest]) -> None:  # fmt: skip
-        """A maximum and the sum of exponentials over it, in one pass."""
-        self._enter(second)
-        self._enter(first)
-        self.paired = second
-        groups = {n: self._group(n) for n in pairs}
-        tops = {n: self.begin(n, groups.get(n, 1)) for n in first.nests}
-        sums: dict[TiledNest, str] = {}
-        for top, total in pairs.items():
-            sums[top] = self.fresh("a")
-            shape = self.shape(self.full, groups[top])
-            self.line(f"{sums[top]} = tl.full({shape}, 0.0, {COMPUTED[collected(total)]})")
-        made = {n.out for n in first.nests}
-        rest = [n for n in second.nests if n not in pairs.values() and not self._needs(n, made)]
-        others = {n: self.begin(n) for n in rest if n.fold is not None}
-        self._open(first)
-        for n in first.nests:
+    def _together(self, both: OnePass) -> None:
+        """Two stages of a long row in one pass, and what stands between them."""
+        self._enter(both.second)
+        self._enter(both.first)
+        self.paired = both.second
+        pairs = {n: self.begin_pair(n, n in both.finite) for n in both.pairs}
+        folds = [n for n in (*both.first.nests, *both.rest) if n.fold is not None]
+        running = {n: self.begin(n) for n in folds if n not in pairs}
+        self._open(both.first)
+        for n in (*both.first.nests, *both.rest):
+            self._order(n)
             if n in pairs:
-                names = f"{tops[n].value}, {sums[n]}"
-                one, group = ("", f", {groups[n]}") if self.steps else ("_one", "")
-                self.line(f"{names} = weld.online{one}({names}, {self.folded(n).text}{group})")
-            else:
-                self.advance(tops[n])
-        for n in rest:
-            made |= {n.out} if self._needs(n, made) else set()
-            if n.fold is None:
+                self.advance_pair(pairs[n])
+            elif n.fold is None:
                 self._emit(n)
             else:
-                self.advance(others[n])
+                self.advance(running[n])
         self._close()
-        for n in first.nests:
-            self._finish(n, v := self.finish(tops[n]))
-            if n in pairs:
-                text = f"weld.online_end({sums[n]}, {v.text})"
-                if self.steps:
-                    text = f"weld.online_sum({tops[n].value}, {sums[n]}, {v.text})"
-                self._finish(pairs[n], self.name(text, v.dims, False))
-        for n, run in others.items():
+        for n, run in running.items():
             self._finish(n, self.finish(run))
+        for n, pair in pairs.items():
+            top, total = self.finish_pair(pair)
+            self._finish(n, top)
+            self._finish(both.pairs[n], total)
         self.paired = None
-
-    def _group(self, n: TiledNest) -> int:
-        """How many neighbours share a running maximum: what a thread loads at once."""
-        assert self.stage is not None
-        loaded = [x.dtype.bytes for x in loads(n.body) if x.buffer in self.pointers]
-        threads = 32 * self.tiled.tile.warps // self.tiled.points
-        return max(1, min(16 // max(loaded, default=4), self.stage.lanes // max(threads, 1)))
-
-    def _needs(self, n: TiledNest, made: set[Buffer]) -> bool:
-        return any(ld.buffer in made for ld in loads(n.body))
+        for stage in both.between:
+            self._stage(stage)
 
     # --- order in memory
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from torchweld.fuse.deps import Deps, analyse
 from torchweld.fuse.facts import body_facts, points
 from torchweld.fuse.inline import index_symbols
-from torchweld.fuse.split import fresh_name
+from torchweld.fuse.parts import fresh_name
 from torchweld.fuse.target import Machine
 from torchweld.ir.expr import ZERO
 from torchweld.ir.loop import Buffer, Load, LoopGraph, Nest, Node, contiguous

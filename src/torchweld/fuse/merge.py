@@ -9,7 +9,7 @@ does both, and the order of stages within the row is all that is needed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchweld.base.errors import Refusal
 from torchweld.fuse.align import aligned
@@ -266,7 +266,7 @@ def _common_rows(
     mapped = set(names.values())
     if a.keep is None and b.keep is None:
         if len(names) == len(b.sizes) == len(a.sizes):
-            return None, _transposed(a, b, names)
+            return None, _transposed(a, b, names, target)
         keep = tuple(s for s in a.sizes if s in mapped)
         if not keep or a.extent_of(keep) < target.partial_rows:
             return None, "their loops differ, and too few are in common"
@@ -283,23 +283,35 @@ def _common_rows(
         keep = a.keep
         if {names.get(s) for s in b.keep} != set(keep) or len(b.keep) != len(keep):
             return None, "their rows differ"
-    why = _few_rows(a, b, keep, target) or _crossing(a, b, names, keep)
+    why = _few_rows(a, b, keep, names, target) or _crossing(a, b, names, keep)
     if not target.vector and min(len(a.sizes), len(b.sizes)) == len(keep):
         return keep, why  # one of them has no loops: blocks of points serve both
-    return keep, why or _transposed(a, b, names)
+    return keep, why or _transposed(a, b, names, target)
 
 
-def _few_rows(a: Group, b: Group, keep: tuple[Sym, ...], target: Target) -> str:
-    """Why so few rows would leave threads without work."""
+def _few_rows(
+    a: Group, b: Group, keep: tuple[Sym, ...], names: Names, target: Target
+) -> str:
+    """Why so few rows would leave threads without work. Rows that lie side by side are one."""
     rows = a.extent_of(keep)
+    mine, yours = _inner(a, target), _inner(b, target)
+    if (mine and mine in keep) or (yours and names.get(yours) in keep):
+        rows //= _side_by_side(a, b, target)
     total = max(a.extent_of(tuple(a.sizes)), b.extent_of(tuple(b.sizes)))
     if rows >= target.min_rows or total <= target.few_points:
         return ""
-    wide = [g for g in (a, b) if g.extent_of(g.kept()) > rows]
+    wide = [g for g in (a, b) if g.extent_of(g.kept()) > a.extent_of(keep)]
     idle = 1 - rows / target.min_rows
     if wide and a.bytes + b.bytes > target.row_work + rows * target.work_per_row / idle:
         return f"only {rows} rows would be in common"
     return ""
+
+
+def _side_by_side(a: Group, b: Group, target: Target) -> int:
+    """How many neighbouring rows a block reads, where memory is contiguous across rows."""
+    buffers = [x for g in (a, b) for x in (*g.reads, *g.writes)]
+    widest = max(buffers, key=size_of)
+    return max(1, target.sector // widest.dtype.bytes)
 
 
 def _crossing(a: Group, b: Group, names: Names, keep: tuple[Sym, ...]) -> str:
@@ -323,11 +335,11 @@ def _crossing(a: Group, b: Group, names: Names, keep: tuple[Sym, ...]) -> str:
     return ""
 
 
-def _transposed(a: Group, b: Group, names: Names) -> str:
+def _transposed(a: Group, b: Group, names: Names, target: Target) -> str:
     """Why one vectorised loop cannot serve both: their contiguous axes differ."""
     if min(a.bytes, b.bytes) * 4 < max(a.bytes, b.bytes):
         return ""  # the smaller one does not matter
-    mine, yours = _inner(a), _inner(b)
+    mine, yours = _inner(a, target), _inner(b, target)
     there = None if yours is None else names.get(yours)
     if there is None or there is mine:
         return ""
@@ -337,10 +349,12 @@ def _transposed(a: Group, b: Group, names: Names) -> str:
     return ""
 
 
-def _inner(g: Group) -> Sym | None:
+def _inner(g: Group, target: Target) -> Sym | None:
     """The axis along which the most bytes are contiguous."""
     if g.scores.keys() != g.sizes.keys():
         found = accesses(g.members, set())
+        if not target.vector:  # no loop is vectorised: what counts is all that is moved
+            found = [replace(x, share=x.weight) for x in found]
         g.scores = {s: vector_score(s, n, found) for s, n in g.sizes.items()}
     return max(g.scores, key=lambda s: g.scores[s]) if g.scores else None
 

@@ -52,6 +52,7 @@ def passes(
         ("drop_unread", drop_dead),
         ("finish", partial(finish_rows, machine=machine)),
         ("split", partial(split_reductions, machine=machine)),
+        ("share_parts", share_equal),
         ("canonical_again", canonical),
     )
 

@@ -9,31 +9,21 @@ sums) whose result is not spread over the same points again: parts of a few rows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+from torchweld.fuse import parts
 from torchweld.fuse.deps import Deps, analyse
 from torchweld.fuse.facts import Substitution, address, body_facts, extent, linear, points
+from torchweld.fuse.inline import at_index
+from torchweld.fuse.parts import Parts
 from torchweld.fuse.target import Cut, Machine
-from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ONE, ZERO, Expr, as_expr
-from torchweld.ir.loop import (
-    Axis,
-    Buffer,
-    Index,
-    Load,
-    LoopGraph,
-    Nest,
-    Node,
-    Op,
-    Reduce,
-    Scalar,
-    axis,
-    const,
-    contiguous,
-)
-from torchweld.ir.loop_eval import neutral
+from torchweld.fuse.tidy import covers
+from torchweld.ir.expr import ONE, Expr
+from torchweld.ir.loop import Axis, Buffer, Load, LoopGraph, Nest, Node, Reduce, Scalar, measured
 
 SPLITS = frozenset({"sum", "prod", "max", "min", "any", "all"})
+# on machines whose parts are cheap enough
+IN_PARTS = frozenset({"argmax", "argmin", "scan_sum", "scan_prod", "scan_max", "scan_min"})
 FEW_RESULTS = 8
 LONG = 64 << 10  # points of a reduction that is worth two steps
 PART = 8192  # points of one part
@@ -42,26 +32,125 @@ COLUMN_POINTS = 256 << 10  # points of a column reduction that is worth two step
 MAX_PARTS = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A reduction that was cut: the nest, where it stood, its parts and their results."""
+
+    nest: Nest
+    at: int
+    parts: Parts
+    first: Nest
+
+
+@dataclass(slots=True)
+class _State:
+    """The graph while its reductions are cut. done: by what they compute."""
+
+    g: LoopGraph
+    deps: Deps
+    names: set[str]
+    machine: Machine
+    done: dict[Buffer, _Done] = field(default_factory=dict)
+
+
 def split_reductions(g: LoopGraph, machine: Machine) -> LoopGraph:
     """The graph with long reductions cut in parts."""
     deps = analyse(g)
     names = {b.name for n in deps.uses for b in n.reads | n.writes}
+    s = _State(g, deps, names, machine)
     nodes: list[Node] = []
     for at, n in enumerate(g.nodes):
-        cut = _cut_of(g, deps, n, at, machine) if isinstance(n, Nest) else None
-        if cut is None or not isinstance(n, Nest):
-            nodes.append(n)
-            continue
-        nodes += _parts(n, cut, names)
+        nodes += _split(s, n, at) if isinstance(n, Nest) else [n]
     return g if len(nodes) == len(g.nodes) else replace(g, nodes=tuple(nodes))
 
 
-def _cut_of(g: LoopGraph, deps: Deps, n: Nest, at: int, machine: Machine) -> Cut | None:
-    if n.reduce is None or n.reduce.kind not in SPLITS or body_facts(n.body).checks:
+def _split(s: _State, n: Nest, at: int) -> tuple[Nest, ...]:
+    """What is to run instead of `n`."""
+    if n.reduce is None or body_facts(n.body).checks or n.out in s.deps.uses[at].reads:
+        return (n,)
+    if not all(a.size.is_const for a in n.all_axes):
+        return (n,)
+    target = s.machine(n.out.device)
+    pair = _paired(s, n, at) if target.parts and n.reduce.kind == "sum" else None
+    if pair is not None:
+        return pair
+    kinds = SPLITS | IN_PARTS if target.parts else SPLITS
+    cut = target.cut(s.g, s.deps, n, at) if n.reduce.kind in kinds else None
+    if cut is None:
+        return (n,)
+    if n.reduce.is_scan:
+        return parts.scan(n, cut, s.names)
+    p = parts.parts_of(cut)
+    if n.reduce.kind not in SPLITS:
+        return parts.positions(n, p, s.names)
+    first, second = parts.fold(n, p, s.names)
+    if s.deps.only_writer(n.out) is not None:
+        s.done[n.out] = _Done(n, at, p, first)
+    return first, second
+
+
+def _paired(s: _State, n: Nest, at: int) -> tuple[Nest, ...] | None:
+    """`n` in the parts of the fold that it is measured from, which was cut."""
+    body = _Meant(s, at).scalar(n.body)
+    for ld in body_facts(body).loads:
+        done = s.done.get(ld.buffer)
+        if done is None:
+            continue
+        same = _renamed(replace(n, body=body), done.nest)
+        if same is None or any(
+            s.deps.written_between(b, done.at, at) for b in body_facts(done.nest.body).buffers
+        ):
+            continue
+        m = measured(same.body, points(tuple(a.size for a in same.all_axes[len(same.axes) :])))
+        if m is None or m.value is not done.nest.body or m.kind != parts.kind_of(done.nest):
+            continue
+        if m.other is not Load.make(done.nest.out, done.nest.index):
+            continue
+        make = parts.squares if m.kind == "sum" else parts.exponentials
+        return make(same, m, done.first, done.parts, s.names)
+    return None
+
+
+class _Meant(Substitution):
+    """Replaces loads of what was made of a fold that was cut, point by point, by how it is made."""
+
+    __slots__ = ("_at", "_state")
+
+    def __init__(self, s: _State, at: int) -> None:
+        super().__init__({})
+        self._state, self._at = s, at
+
+    def load(self, x: Load, index: tuple[Expr, ...]) -> Scalar:
+        made = _point_nest(self._state, x.buffer, self._at)
+        return Load.make(x.buffer, index) if made is None else at_index(made, index)
+
+
+def _point_nest(s: _State, b: Buffer, at: int) -> Nest | None:
+    """The nest that makes all of `b`, if it reads a fold that was cut; None: another one."""
+    where = s.deps.only_writer(b)
+    made = None if where is None or where > at else s.g.nodes[where]
+    if where is None or not isinstance(made, Nest) or made.reduce is not None:
         return None
-    if not all(a.size.is_const for a in n.all_axes) or n.out in deps.uses[at].reads:
+    facts = body_facts(made.body)
+    if made.mode != "set" or facts.checks or not covers(made) or not facts.buffers & s.done.keys():
         return None
-    return machine(n.out.device).cut(g, deps, n, at)
+    if any(s.deps.written_between(x, where, at) for x in facts.buffers):
+        return None
+    return made
+
+
+def _renamed(n: Nest, like: Nest) -> Nest | None:
+    """`n` with the loops of `like`, if they have the same sizes."""
+    assert n.reduce is not None and like.reduce is not None
+    mine, theirs = (n.axes, n.reduce.axes), (like.axes, like.reduce.axes)
+    if [[a.size for a in x] for x in mine] != [[a.size for a in x] for x in theirs]:
+        return None
+    values: dict[Expr, Expr] = {
+        a.sym: b.sym for a, b in zip(n.all_axes, like.all_axes, strict=True)
+    }
+    sub = Substitution(values)
+    return replace(n, axes=like.axes, index=sub.index(n.index), body=sub.scalar(n.body),
+                   reduce=Reduce(n.reduce.kind, like.reduce.axes))  # fmt: skip
 
 
 def cut_for_threads(g: LoopGraph, deps: Deps, n: Nest, at: int) -> Cut | None:
@@ -145,47 +234,3 @@ def spread_again(g: LoopGraph, deps: Deps, b: Buffer, total: int) -> bool:
                 seen.add(n.out)
                 stack.append(n.out)
     return False
-
-
-def _parts(n: Nest, cut: Cut, names: set[str]) -> tuple[Nest, Nest]:
-    """The nest of the parts and the nest that combines them."""
-    assert n.reduce is not None
-    outer = [*cut.kept]
-    body = n.body
-    inner = [*cut.rest]
-    if cut.axis is not None:
-        size = extent(cut.axis.size)
-        count = -(-size // cut.length)
-        part, within = axis("part", count), axis("within", cut.length)
-        place = part.sym * cut.length + within.sym
-        values: dict[Expr, Expr] = {cut.axis.sym: place}
-        body = Substitution(values).scalar(body)
-        if count * cut.length != size:
-            body = _guarded(body, place, size, n.reduce.kind)
-        outer.append(part)
-        inner.insert(0, within)
-    axes = (*outer, *n.axes)
-    shape = tuple(a.size for a in axes)
-    partial = Buffer.make(
-        fresh_name(n.out.name + "_part", names), body.dtype, shape, contiguous(shape), ZERO,
-        "temp", n.out.device,
-    )  # fmt: skip
-    first = Nest(partial, axes, tuple(a.sym for a in axes), body,
-                 Reduce(n.reduce.kind, tuple(inner)), origins=n.origins)  # fmt: skip
-    load = Load.make(partial, tuple(a.sym for a in axes))
-    return first, replace(n, body=load, reduce=Reduce(n.reduce.kind, tuple(outer)))
-
-
-def _guarded(body: Scalar, place: Expr, size: int, kind: str) -> Scalar:
-    """The neutral element behind the end of the last part."""
-    inside = Op.make("lt", (Index.make(place), const(as_expr(size).value, DType.I64)), DType.BOOL)
-    rest = const(neutral(kind, body.dtype), body.dtype)
-    return Op.make("where", (inside, body, rest), body.dtype)
-
-
-def fresh_name(name: str, names: set[str]) -> str:
-    """`name`, lengthened if it is taken; taken from now on."""
-    while name in names:
-        name += "_"
-    names.add(name)
-    return name

@@ -32,7 +32,8 @@ def cut_for_blocks(g: LoopGraph, deps: Deps, n: Nest, at: int) -> Cut | None:
     results = points(tuple(a.size for a in n.axes))
     length = points(tuple(a.size for a in n.reduce.axes))
     nbytes = _traffic(n)
-    columns = _columns(n, WIDTH if nbytes >= LARGE else SECTOR)
+    # a scan in parts reads its row twice: rather narrow blocks
+    columns = _columns(n, WIDTH if nbytes >= LARGE and not n.reduce.is_scan else SECTOR)
     blocks = -(-results // columns)
     if blocks >= FULL or length < 2 or not results:
         return None

@@ -55,7 +55,8 @@ class Target:
     cheap_flops: operations that are recomputed for several readers rather than stored.
     Merging: min_rows feed the machine; a kernel of fewer may move row_work bytes and, for each row,
     work_per_row over the idle share of the machine; kernels of few_points need not be spread;
-    partial_rows are wanted before pointwise axes become loops. piece_rows: rows may be written
+    partial_rows are wanted before pointwise axes become loops; of rows that lie side by side in
+    memory a block reads `sector` bytes. piece_rows: rows may be written
     piece by piece.
     vector: one loop of each stage is vectorised, else the loops follow memory.
     join_pieces: concatenations become index maps.
@@ -64,6 +65,7 @@ class Target:
     share: the tiles of independent kernels that share one launch, each of which runs no longer than
     a launch takes; None where that saves nothing.
     recompute: values that cost less to compute in each kernel that reads them than to store are.
+    parts: positions, scans, softmax and variance are cut in parts, too.
     parallel: whether the points of a scatter may run in any order.
     align: of slots of the arena, in bytes.
     """
@@ -78,12 +80,14 @@ class Target:
     work_per_row: int
     few_points: int
     partial_rows: int
+    sector: int
     piece_rows: bool
     vector: bool
     join_pieces: bool
     finish_rows: bool
     side_bytes: int
     recompute: bool
+    parts: bool
     align: int
     cut: Callable[[LoopGraph, Deps, Nest, int], Cut | None]
     form: Callable[[Group, frozenset[Buffer]], Form]

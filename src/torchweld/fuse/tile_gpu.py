@@ -20,7 +20,7 @@ from torchweld.fuse.stages import Level, stages_of
 from torchweld.fuse.target import Form
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import ONE, ZERO, Expr, Ind, Int, Sym, as_expr, index_symbol
-from torchweld.ir.loop import Buffer, Nest
+from torchweld.ir.loop import Buffer, Nest, measured
 from torchweld.ir.plan import Kernel, Tile
 
 # Bytes per point of what stages pass on, and a temporary, times the points of a block: 32768 points
@@ -83,6 +83,8 @@ def block_form(g: Group, outside: frozenset[Buffer]) -> Form:
     reach = max((points(tuple(g.sizes[s] for s in lv.loops)) for lv in levels), default=1)
     known = all(g.sizes[s].is_const for lv in levels for s in lv.loops)
     row = pow2(reach) * live if known else REGISTERS + 1
+    if column and _one_pass(g, levels):
+        return Form(g, levels, 0, in_place=True, column=column, live=live)
     least = max(1, SECTOR // _width(g))
     if column and along > across and row <= REGISTERS < row * least:
         column = False  # rather what runs across the loops is moved several times
@@ -90,6 +92,18 @@ def block_form(g: Group, outside: frozenset[Buffer]) -> Form:
         return Form(g, levels, 1 << 40, in_place=True, held=True, column=column, live=live)
     g = recompute_far(g, levels, outside)
     return Form(g, stages_of(g, scans=True), 0, in_place=True, column=column, live=live)
+
+
+def _one_pass(g: Group, levels: Sequence[Level]) -> bool:
+    """Whether the loops of a group need only one pass: a softmax's or a variance's reductions."""
+    looped = [lv for lv in levels if lv.loops]
+    if len(looped) != 2 or set(looped[0].loops) != set(looped[1].loops):
+        return False
+    first, second = looped
+    count = points(tuple(g.sizes[s] for s in first.loops))
+    made = {m.nest.out for m in first.members if m.nest.reduce is not None}
+    found = [measured(m.nest.body, count) for m in second.members if m.nest.reduce is not None]
+    return len(found) == len(second.members) and all(x and x.other.buffer in made for x in found)
 
 
 def _traffic(g: Group) -> tuple[float, float]:

@@ -371,3 +371,53 @@ def contiguous(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
         out.append(step)
         step = step * (n if not (isinstance(n, Int) and n.n < 1) else 1)
     return tuple(reversed(out))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A body that is measured from another fold over the same row: of softmax or variance.
+
+    exp(x - m), m = max of x (also with 0 for an infinite m: logsumexp)
+    (x - t / n) ** 2, t = sum of n values x
+
+    kind: of the other fold, "max" or "sum". value: x. other: m or t. base: what is subtracted from
+    x, made of `other`. finite: an infinite m counts as 0.
+    """
+
+    kind: str
+    value: Scalar
+    other: Load
+    base: Scalar
+    finite: bool = False
+
+
+def measured(body: Scalar, count: int) -> Measured | None:
+    """How `body` is measured from another fold over `count` values; None if it is not."""
+    match body:
+        case Op(name="exp", args=(Op(name="sub", args=(x, Load() as m)),)):
+            return Measured("max", x, m, m)
+        case Op(name="exp", args=(Op(name="sub", args=(x, Op(name="where") as base)),)):
+            top = _finite(base)
+            return None if top is None else Measured("max", x, top, base, True)
+        case Op(name="mul", args=(Op(name="sub", args=(x, mean)) as d, e)) if d is e:
+            total = _total(mean, count)
+            return None if total is None else Measured("sum", x, total, mean)
+    return None
+
+
+def _finite(base: Op) -> Load | None:
+    """m, if `base` is m or 0 where m is infinite."""
+    match base.args:
+        case (Op(name="isinf", args=(Load() as m,)), Const(value=0), e) if e is m:
+            return m
+    return None
+
+
+def _total(mean: Scalar, count: int) -> Load | None:
+    """t, if `mean` is t divided by `count`."""
+    match mean:
+        case Op(name="div", args=(Load() as t, Const(value=n))) if n == count:
+            return t
+        case Op(name="mul", args=(Load() as t, Const(value=n))) if n == 1 / count:
+            return t
+    return None

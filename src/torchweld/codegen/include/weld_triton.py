@@ -4,12 +4,13 @@
 
 In a compiled kernel the functions of one element are libdevice's, as in eager's own kernels.
 Triton's interpreter (TRITON_INTERPRET=1) knows neither libdevice nor the rounding of bf16, and
-folds element by element: there, the second half of this file computes the same with NumPy.
+folds element by element: there, weld_numpy.py computes the same.
 
 Triton's language only looks like Python, so mypy has no say here.
 """
 
-import math
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import triton
 import triton.language as tl
@@ -197,19 +198,36 @@ def finite_top(m):
 
 
 @triton.jit
-def online(m, s, x, group: tl.constexpr):
-    """One tile of a running maximum m and s = sum exp(x - m), for each `group` neighbours of x.
+def groups(x, state, group: tl.constexpr, across: tl.constexpr):
+    """A tile with an axis of its own for the `group` steps that share an element of `state`.
+
+    They lie side by side in the row, or as far apart as can be (across): in one thread either way.
+    """
+    if len(state.shape) == 1:
+        if across:
+            x = tl.reshape(x, group, state.shape[0])
+        else:
+            x = tl.reshape(x, state.shape[0], group)
+    else:
+        if across:
+            x = tl.reshape(x, state.shape[0], group, state.shape[1])
+        else:
+            x = tl.reshape(x, state.shape[0], state.shape[1], group)
+    return x
+
+
+@triton.jit
+def online(m, s, x, group: tl.constexpr, across: tl.constexpr = False):
+    """One tile of a running maximum m and s = sum exp(x - m), for each `group` of steps.
 
     What the fast exp loses is lost in the rounding of the sum.
     Source: Milakov and Gimelshein 2018, arXiv:1805.02867, algorithm 3.
     """
-    if len(m.shape) == 1:
-        x = tl.reshape(x, m.shape[0], group)
-    else:
-        x = tl.reshape(x, m.shape[0], m.shape[1], group)
-    top = max_any(m, last_max(x))
+    axis: tl.constexpr = len(m.shape) - (1 if across else 0)
+    x = groups(x, m, group, across)
+    top = max_any(m, axis_max(x, axis))
     base = finite_top(top)
-    s = s * fast_exp(m - base) + last_sum(fast_exp(x - tl.expand_dims(base, len(m.shape))))
+    s = s * fast_exp(m - base) + axis_sum(fast_exp(x - tl.expand_dims(base, axis)), axis)
     return top, s
 
 
@@ -222,25 +240,103 @@ def online_one(m, s, x):
 
 
 @triton.jit
-def online_sum(m, s, top):
+def online_sum(m, s, top, finite: tl.constexpr = False):
     """The groups' sums brought to the row's maximum `top`."""
-    return online_end(row_sum(s * fast_exp(m - finite_top(top))), top)
+    return online_end(row_sum(s * fast_exp(m - finite_top(top))), top, finite)
 
 
 @triton.jit
-def online_end(s, top):
-    """NaN where eager has exp(inf - inf)."""
-    return tl.where(tl.abs(top) == float("inf"), float("nan"), s)
+def online_end(s, top, finite: tl.constexpr = False):
+    """NaN where eager has exp(inf - inf). finite: eager has exp(inf - 0) there."""
+    if finite:
+        return tl.where(top == float("inf"), top, s)
+    else:
+        return tl.where(tl.abs(top) == float("inf"), float("nan"), s)
 
 
 @triton.jit
-def last_sum(x):
-    return tl.reduce(x, len(x.shape) - 1, add)
+def reciprocal(n):
+    """1 / n of a count; of 0, that of 1."""
+    if n.dtype == tl.float64:
+        return 1.0 / tl.maximum(n, 1.0)
+    else:
+        return fast_inverse(tl.maximum(n, 1.0))
 
 
 @triton.jit
-def last_max(x):
-    return tl.reduce(x, len(x.shape) - 1, max_any)
+def joined(s, k, q, n, t, m, u, c):
+    """A sample with c values more: s and t are sums of what is left above k, m the mean of t, q and
+    u squared distances from the means of either. The first mean becomes k, so that nothing of large
+    numbers that differ little is lost.
+
+    Source: Chan, Golub and LeVeque 1979, Updating formulae and a pairwise algorithm for computing
+    sample variances, equation 1.3.
+    """
+    far = m - s * reciprocal(n)
+    q = q + u + far * (far * (n * c * reciprocal(n + c)))
+    move = tl.where((n == 0.0) & (tl.abs(m) < float("inf")), m, 0.0)
+    return s + (t - c * move), k + move, q, n + c
+
+
+@triton.jit
+def moments(s, k, q, n, x, group: tl.constexpr, across: tl.constexpr = False):
+    """One tile of what `joined` adds up, for each `group` of steps; n of each came before."""
+    axis: tl.constexpr = len(s.shape) - (1 if across else 0)
+    d = groups(x, s, group, across) - tl.expand_dims(k, axis)
+    t = axis_sum(d, axis)
+    m = t * (1.0 / group)
+    d = d - tl.expand_dims(m, axis)
+    return joined(s, k, q, n, t, m, axis_sum(d * d, axis), tl.full([], group, n.dtype))
+
+
+@triton.jit
+def moments_masked(s, k, q, n, x, inside, group: tl.constexpr, across: tl.constexpr = False):
+    """`moments` where x counts only where `inside` holds."""
+    axis: tl.constexpr = len(s.shape) - (1 if across else 0)
+    inside = groups(tl.broadcast_to(inside, x.shape), s, group, across)
+    d = groups(x, s, group, across) - tl.expand_dims(k, axis)
+    d = tl.where(inside, d, 0.0)
+    t, c = axis_sums(d, inside.to(x.dtype), axis)  # together: in the threads that hold x
+    m = t * reciprocal(c)
+    d = tl.where(inside, d - tl.expand_dims(m, axis), 0.0)
+    return joined(s, k, q, n, t, m, axis_sum(d * d, axis), c)
+
+
+@triton.jit
+def moments_one(s, k, q, n, x):
+    """`moments` where a tile is one step."""
+    d = x - k
+    return joined(s, k, q, n, d, d, 0.0, tl.full([], 1.0, n.dtype))
+
+
+@triton.jit
+def moments_end(s, k, q, n, size: tl.constexpr):
+    """The sum of a row and the squared distances from its mean, of what its groups have."""
+    top = row_max(tl.where(n > 0.0, k, -float("inf")))
+    above = s + n * (k - top)
+    total = row_sum(above)
+    far = above * reciprocal(n) - total / size
+    return total + top * size, row_sum(q + far * (far * n))
+
+
+@triton.jit
+def axis_sum(x, axis: tl.constexpr):
+    return tl.reduce(x, axis, add)
+
+
+@triton.jit
+def add_both(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def axis_sums(x, y, axis: tl.constexpr):
+    return tl.reduce((x, y), axis, add_both)
+
+
+@triton.jit
+def axis_max(x, axis: tl.constexpr):
+    return tl.reduce(x, axis, max_any)
 
 
 @triton.jit
@@ -409,191 +505,8 @@ if not INTERPRETED:
         return tl.where(inside, i, 0)
 
 else:
-    import numpy as np
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-    from triton.runtime.interpreter import _interpreter as memory
-
-    def _splat(self, shape, x):
-        """A scalar as a block: Triton 3.6 makes floats of the answers of comparisons."""
-        return TensorHandle(np.full(shape.shape, x.data.ravel()[0], x.data.dtype), x.dtype.scalar)
-
-    InterpreterBuilder.create_splat = _splat
-
-    def _tensor(data, dtype):
-        """A block (or, for data of shape (), a scalar) of the interpreter."""
-        kind = tl.block_type(dtype, list(data.shape)) if data.shape else dtype
-        return tl.core.tensor(TensorHandle(np.atleast_1d(data), dtype), kind)
-
-    def _data(x):
-        """The numbers of a block; of shape () for a scalar."""
-        if not isinstance(x, tl.core.tensor):
-            return np.float32(x)
-        data = x.handle.data
-        return data if x.type.is_block() else data.reshape(())
-
-    def _lift(f):
-        """f on arrays of doubles as a function of the kernel's language, rounded to its type."""
-
-        def call(*args):
-            dtype = next(x.dtype for x in args if isinstance(x, tl.core.tensor))
-            with np.errstate(all="ignore"):
-                out = np.asarray(f(*(np.float64(_data(x)) for x in args)))
-            return _tensor(out.astype(_data_type(dtype)), dtype)
-
-        return call
-
-    def _data_type(dtype):
-        return np.float64 if dtype == tl.float64 else np.float32
-
-    def _plain(f, odd=math.nan):
-        """A function of math on arrays; `odd` where it has no answer."""
-
-        def one(*x):
-            try:
-                return f(*x)
-            except (ValueError, OverflowError):
-                return odd
-
-        return lambda *x: np.vectorize(one, otypes=[float])(*x)
-
-    def _erfinv(x):
-        if not abs(x) < 1:
-            return math.copysign(math.inf, x) if abs(x) == 1 else math.nan
-        y = 0.0
-        for _ in range(100):
-            y -= (math.erf(y) - x) * math.sqrt(math.pi) / 2 * math.exp(min(y * y, 700.0))
-        return y
-
-    exp = fast_exp = _lift(np.exp)
-    fast_inverse = _lift(lambda x: 1.0 / x)
-    exp2, expm1 = _lift(np.exp2), _lift(np.expm1)
-    log, log2, log10, log1p = _lift(np.log), _lift(np.log2), _lift(np.log10), _lift(np.log1p)
-    sin, cos, tan = _lift(np.sin), _lift(np.cos), _lift(np.tan)
-    asin, acos, atan = _lift(np.arcsin), _lift(np.arccos), _lift(np.arctan)
-    atan2, hypot = _lift(np.arctan2), _lift(np.hypot)
-    sinh, cosh, tanh = _lift(np.sinh), _lift(np.cosh), _lift(np.tanh)
-    asinh, acosh, atanh = _lift(np.arcsinh), _lift(np.arccosh), _lift(np.arctanh)
-    erf, erfc, erfinv = _lift(_plain(math.erf)), _lift(_plain(math.erfc)), _lift(_plain(_erfinv))
-    lgamma = _lift(_plain(math.lgamma, math.inf))
-    rsqrt = _lift(lambda x: 1.0 / np.sqrt(x))
-    pow, fmod = _lift(np.power), _lift(np.fmod)
-    trunc, round, copysign = _lift(np.trunc), _lift(np.rint), _lift(np.copysign)
-    sigmoid = _lift(lambda x: 1.0 / (1.0 + np.exp(-x)))
-
-    def nextafter(a, b):
-        return _tensor(np.asarray(np.nextafter(_data(a), _data(b))), a.dtype)
-
-    def _mod(a, b):
-        r = np.fmod(a, b)
-        return np.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
-
-    def _floor_div(a, b):
-        r = np.fmod(a, b)
-        q = (a - r) / b
-        q = np.where((r != 0) & ((b < 0) != (r < 0)), q - 1, q)
-        whole = np.floor(q)
-        whole = np.where(q - whole > 0.5, whole + 1, whole)
-        zero = np.copysign(q * 0.0, a / b)
-        return np.where(b == 0, a / b, np.where(q == 0, zero, whole))
-
-    mod, floor_div = _lift(_mod), _lift(_floor_div)
-
-    def to_bf16(x):
-        """Rounded to nearest even: the interpreter cuts."""
-        bits = np.asarray(_data(x), np.float32).view(np.uint32).astype(np.uint64)
-        nan = (bits & 0x7FFFFFFF) > 0x7F800000
-        up = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
-        out = np.where(nan, (bits >> np.uint64(16)) | np.uint64(0x40), up)
-        return _tensor(np.asarray(out.astype(np.uint16)), tl.bfloat16)
-
-    class BadIndex(AssertionError, IndexError):
-        """What tl.device_assert raises here, and what the CPU's kernels report."""
-
-    class BadBound(AssertionError, RuntimeError):
-        """The same for an index that may not be negative."""
-
-    def _checked(negative, error):
-        def check(i, n, mask):
-            at, size, ask = _data(i), _data(n), _data(mask)
-            bad = ask & ((at < (-size if negative else 0)) | (at >= size))
-            if bad.any():
-                raise error(f"index {np.broadcast_to(at, bad.shape)[bad][0]} is out of bounds")
-            return wrap_index(i, n)
-
-        return check
-
-    check_index, check_bound = _checked(True, BadIndex), _checked(False, BadBound)
-
-    def _row(f):
-        def call(x):
-            data = _data(x)
-            with np.errstate(all="ignore"):
-                out = f(data, axis=-1, keepdims=data.ndim > 1, dtype=data.dtype)
-            return _tensor(np.asarray(out), x.dtype)
-
-        return call
-
-    def _extreme(f):
-        return lambda data, axis, keepdims, dtype: f.reduce(data, axis=axis, keepdims=keepdims)
-
-    row_sum, row_prod = _row(np.sum), _row(np.prod)
-    row_max, row_min = _row(_extreme(np.maximum)), _row(_extreme(np.minimum))
-
-    def last_sum(x):
-        return _tensor(_data(x).sum(-1, dtype=_data(x).dtype), x.dtype)
-
-    def last_max(x):
-        return _tensor(np.maximum.reduce(_data(x), axis=-1), x.dtype)
-
-    def _pick(x, at, sign):
-        data, places = _data(x), np.broadcast_to(_data(at), _data(x).shape)
-        key = data.astype(np.float64) if x.dtype.is_floating() else data.astype(object)
-        best = (np.maximum if sign > 0 else np.minimum).reduce(key, axis=-1, keepdims=True)
-        hit = (key != key) if x.dtype.is_floating() else np.zeros(key.shape, bool)
-        hit = np.where(hit.any(-1, keepdims=True), hit, key == best)
-        far = np.iinfo(places.dtype).max
-        out = np.where(hit, places, far).min(axis=-1, keepdims=data.ndim > 1)
-        return _tensor(np.asarray(out.astype(places.dtype)), at.dtype)
-
-    row_argmax, row_argmin = (lambda x, at: _pick(x, at, 1)), (lambda x, at: _pick(x, at, -1))
-
-    def _scan(f):
-        def call(x):
-            with np.errstate(all="ignore"):
-                out = f.accumulate(_data(x), axis=-1)
-            return _tensor(out.astype(_data(x).dtype), x.dtype)
-
-        return call
-
-    scan_sum, scan_prod = _scan(np.add), _scan(np.multiply)
-    scan_max, scan_min = _scan(np.maximum), _scan(np.minimum)
-
-    def _atomic(combine):
-        """One lane after the other."""
-
-        def call(base, at, x, mask):
-            here = _data(base + at)
-            shape = np.broadcast_shapes(here.shape, _data(x).shape, _data(mask).shape)
-            places, values, do = (
-                np.broadcast_to(v, shape).ravel() for v in (here, _data(x), _data(mask))
-            )
-            for place, value in zip(places[do], values[do], strict=True):
-                one = np.array([place], np.uint64)
-                kind, yes = value.dtype, np.ones(1, bool)
-                old = memory.load(one, yes, np.zeros(1, kind), kind)
-                memory.store(one, combine(old, np.array([value], kind), x.dtype), yes)
-
-        return call
-
-    def _wide(f):
-        def combine(old, new, dtype):
-            if dtype == tl.bfloat16:
-                old, new = ((v.astype(np.uint32) << 16).view(np.float32) for v in (old, new))
-                return to_bf16(_tensor(f(old, new), tl.float32)).handle.data
-            with np.errstate(all="ignore"):
-                return f(old, new).astype(old.dtype)
-
-        return combine
-
-    atomic_add, atomic_mul = _atomic(_wide(np.add)), _atomic(_wide(np.multiply))
-    atomic_max, atomic_min = _atomic(_wide(np.maximum)), _atomic(_wide(np.minimum))
+    _path = Path(__file__).with_name("weld_numpy.py")
+    _spec = spec_from_file_location(_path.stem, _path)
+    _numpy = module_from_spec(_spec)
+    _spec.loader.exec_module(_numpy)
+    globals().update({k: v for k, v in vars(_numpy).items() if not k.startswith("_")})
