@@ -44,6 +44,7 @@ setup(
                 "src/torchweld/runtime/_trace.c",
                 "src/torchweld/runtime/_memory.c",
                 "src/torchweld/runtime/_parallel.c",
+                "src/torchweld/runtime/_products.c",
                 "src/torchweld/runtime/_torch.c",
             ],
             depends=[

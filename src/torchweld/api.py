@@ -28,7 +28,7 @@ from torchweld.pipeline import (
     reset_statistics,
     weld_backend,
 )
-from torchweld.runtime import cudagraph
+from torchweld.runtime import cudagraph, product_plans
 
 __all__ = [
     "Explanation",
@@ -237,6 +237,7 @@ def reset() -> None:
         made.miss.keywords["site"].clear()
     reset_statistics()
     cudagraph.trim()
+    product_plans.trim()
     events.clear()
 
 

@@ -18,6 +18,7 @@ from torchweld.runtime import (
     cuda,
     cudagraph,
     loader,
+    product_plans,
     toolchain,
     triton_interpret,
     triton_launch,
@@ -167,6 +168,8 @@ def make_executable(
             if gpu is not None and (cfg.cudagraphs if graphs is None else graphs):
                 wish = cudagraph.Wish(static, bool(graphs), cfg.graphs_limit)
                 cudagraph.enable(made, program, wish)
+            if gpu is not None and cfg.cublaslt:
+                product_plans.enable(made, program)
             return made
     return reference(program, built, cfg.verify, constants)
 

@@ -1,0 +1,355 @@
+"""Plans of matrix products: descriptors and an algorithm of cuBLASLt's for a step of a launch list.
+
+A plan is made when a launch list runs a product for the second time, and again for other settings
+of torch's or another alignment of its operands. Algorithms that cuBLASLt offers are tried in its
+order until one gives ATen's result for the operands at hand, bit by bit; if none does, ATen keeps
+the product. So a plan changes no result, whichever way ATen came to it: its products with a bias
+are cuBLASLt's too and agree with the first algorithm, others go through cuBLAS, whose choices are
+its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from torchweld.base.events import emit
+from torchweld.ir.dtype import DType
+from torchweld.ir.program import Call, Program, TensorArg, TensorSpec
+from torchweld.runtime import cublas
+from torchweld.runtime.calls import resolve
+from torchweld.runtime.cublas import Candidate, CublasError, Descriptors, Library, Rules, Shape
+from torchweld.runtime.cuda import device_index
+from torchweld.runtime.products import PRODUCTS, operands, shape_of
+
+try:
+    from torchweld.runtime import _driver
+except ImportError:  # built without a C compiler: then nothing gets here
+    _driver = None  # type: ignore[assignment]
+
+# Algorithms that are compared with ATen's result before a product is left to ATen.
+MOST_TRIED = 8
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# ATen's workspaces where it does not say: of cuBLAS on Hopper and elsewhere, of cuBLASLt.
+_WORKSPACES = (32 << 20, 8 << 20, 1 << 20)
+
+Row = tuple[object, ...]
+
+
+class Executable(Protocol):
+    """The native one, as far as plans concern it."""
+
+    def products_on(self, planner: object, rows: tuple[Row, ...], /) -> None: ...
+
+
+# ---------------------------------------------------------------- torch's settings
+def rules_for(s: Shape, workspace: int) -> Rules | str:
+    """How torch's settings have a product computed now, or why only ATen can do it."""
+    why = _unusual()
+    if why:
+        return why
+    if s.dtype is DType.F64:
+        return Rules(cublas.COMPUTE_64F, DType.F64, None, workspace)
+    if s.dtype is DType.F32:
+        tf32 = torch.backends.cuda.matmul.fp32_precision == "tf32"
+        kind = cublas.COMPUTE_32F_FAST_TF32 if tf32 else cublas.COMPUTE_32F
+        return Rules(kind, DType.F32, None, workspace)
+    if s.dtype is DType.BF16:
+        asked = torch._C._get_cublas_allow_bf16_reduced_precision_reduction()
+        return Rules(cublas.COMPUTE_32F, DType.F32, _reductions(asked), workspace)
+    asked = torch._C._get_cublas_allow_fp16_reduced_precision_reduction()
+    if torch._C._get_cublas_allow_fp16_accumulation():
+        return Rules(cublas.COMPUTE_16F, DType.F16, _reductions(asked), workspace)
+    return Rules(cublas.COMPUTE_32F, DType.F32, _reductions(asked), workspace)
+
+
+def _reductions(asked: object) -> int | None:
+    """The ways of reduction that a setting allows: whether partial sums may be rounded, and whether
+    there may be any.
+    """
+    rounded, parts = asked if isinstance(asked, tuple) else (asked, True)
+    if rounded:
+        return None
+    return cublas.REDUCE_IN_COMPUTE_TYPE if parts else cublas.REDUCE_NOT
+
+
+def _unusual() -> str:
+    """Settings under which ATen's choice cannot be foreseen."""
+    if torch.are_deterministic_algorithms_enabled():
+        return "deterministic algorithms are asked for"
+    tuned: Any = getattr(torch._C, "_cuda_tunableop_is_enabled", None)
+    if tuned is not None and tuned():
+        return "TunableOp is on"
+    carveout: Any = getattr(torch._C, "_get_sm_carveout_experimental", None)
+    if carveout is not None and carveout() is not None:
+        return "some multiprocessors are set aside"
+    return ""
+
+
+def workspace_bytes(fused: bool) -> int:
+    """How much workspace ATen gives to a product on the current device: cuBLASLt's, or cuBLAS's."""
+    preferred: Any = torch._C._get_blas_preferred_backend
+    lt = fused or preferred() == torch._C._BlasBackend.Cublaslt
+    name = "_ZN2at4cuda26getCUDABlasLtWorkspaceSizeEv" if lt else (
+        "_ZN2at4cuda22getChosenWorkspaceSizeEv"
+    )  # fmt: skip
+    torch_library = _torch_library()
+    if torch_library is None or not hasattr(torch_library, name):
+        return _WORKSPACES[2] if lt else _WORKSPACES[0 if _on_hopper() else 1]
+    ask = getattr(torch_library, name)
+    ask.restype = ctypes.c_size_t
+    return int(ask())
+
+
+@functools.lru_cache(maxsize=1)
+def _torch_library() -> ctypes.CDLL | None:
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"
+    try:
+        return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD)
+    except OSError:
+        return None
+
+
+def _on_hopper() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+# ---------------------------------------------------------------- one product
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A step that cuBLASLt may compute."""
+
+    call: Call
+    shape: Shape
+    out: TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One product, with operands: what algorithms are compared on."""
+
+    product: Product
+    rules: Rules
+    tensors: tuple[torch.Tensor, ...]
+    stream: int
+
+    def blank(self) -> torch.Tensor:
+        """Memory for a result, as the launch list lays it out; all its bits are set."""
+        out, first = self.product.out, self.tensors[0]
+        made = torch.empty_strided(out.sizes, out.strides, dtype=first.dtype, device=first.device)
+        _bits(made).fill_(-1)
+        return made
+
+    def by_aten(self) -> torch.Tensor:
+        """Errors: whatever the operator raises."""
+        space, name, _ = self.product.call.op.split(".")
+        made = self.blank()
+        resolve(f"{space}.{name}.out")(*self.tensors, **dict(self.product.call.kwargs), out=made)
+        return made
+
+    def addresses(self, out: torch.Tensor) -> tuple[int, int, int]:
+        """Of A, B and D."""
+        s = self.product.shape
+        return self.tensors[s.a].data_ptr(), self.tensors[s.b].data_ptr(), out.data_ptr()
+
+    def alignments(self, out: torch.Tensor) -> tuple[int, ...]:
+        """What ATen says of A, B and C; where it calls cuBLASLt, also of the bias, instead of D."""
+        at = self.addresses(out)
+        s = self.product.shape
+        more = (self.tensors[s.bias].data_ptr(),) if s.bias >= 0 else ()
+        return tuple(cublas.alignment(a) for a in (*at, *more))
+
+    def factors(self) -> tuple[bytes, bytes]:
+        scale = self.rules.scale
+        return cublas.scale_bits(self.product.shape.alpha, scale), cublas.scale_bits(0.0, scale)
+
+    def descriptors(self, lib: Library) -> Descriptors:
+        s = self.product.shape
+        bias = self.tensors[s.bias].data_ptr() if s.bias >= 0 else 0
+        return Descriptors(lib, s, self.rules, bias)
+
+
+def _bits(t: torch.Tensor) -> torch.Tensor:
+    return t.view(_BITS[t.element_size()])
+
+
+def search(lib: Library, handle: int, trial: Trial) -> Candidate | str:
+    """The first algorithm that gives ATen's result, or why none is to be used.
+
+    Cost: the product by ATen once, by each algorithm tried once, and a wait for each.
+    Errors: CublasError.
+    """
+    want, got = trial.by_aten(), trial.blank()
+    d = trial.descriptors(lib)
+    preference = d.preference(trial.rules, trial.alignments(got))
+    found = cublas.candidates(lib, handle, d, preference, MOST_TRIED)
+    failed = 0
+    for c in found:
+        _bits(got).fill_(-1)
+        space = torch.empty(max(c.workspace, 1), dtype=torch.uint8, device=got.device)
+        try:
+            cublas.multiply(lib, handle, d, c, trial.addresses(got), trial.factors(),
+                            (space.data_ptr(), c.workspace), trial.stream)  # fmt: skip
+        except CublasError:
+            failed += 1
+            continue
+        if torch.equal(_bits(want), _bits(got)):
+            return c
+    return (
+        f"ATen's result is that of none of cuBLASLt's first {len(found)} algorithms"
+        f"{f', {failed} of which failed' if failed else ''}"
+    )
+
+
+# ---------------------------------------------------------------- devices
+_handles: dict[tuple[str, str], int | str] = {}
+
+
+def handle_of(lib: Library, where: str, stream: int) -> int | str:
+    """cuBLASLt's handle of the current device after a test, or why it cannot be used there.
+
+    where: torch's name of the device. The test multiplies small integers on the current stream.
+    """
+    key = (lib.where, where)
+    if key not in _handles:
+        try:
+            _handles[key] = _tested(lib, where, stream)
+        except (CublasError, RuntimeError) as error:
+            _handles[key] = f"self-test: {error}"
+    return _handles[key]
+
+
+def _tested(lib: Library, where: str, stream: int) -> int | str:
+    handle = lib.create("cublasLtCreate")
+    tensors = tuple(
+        (torch.arange(m * n, device=where) % 7 - 3).view(m, n).to(torch.float32)
+        for m, n in ((48, 32), (32, 40))
+    )
+    call, specs = _small_product(*tensors)
+    shape = shape_of(call, specs)
+    assert isinstance(shape, Shape)
+    rules = Rules(cublas.COMPUTE_32F, DType.F32, None, 1 << 20)
+    product = Product(call, shape, specs[2])
+    found = search(lib, handle, Trial(product, rules, tensors, stream))
+    return f"self-test: {found}" if isinstance(found, str) else handle
+
+
+def _small_product(x: torch.Tensor, w: torch.Tensor) -> tuple[Call, tuple[TensorSpec, ...]]:
+    from_ = [TensorSpec("input", 0, DType.F32, tuple(t.shape), t.stride(), 0) for t in (x, w)]
+    rows, columns = x.shape[0], w.shape[1]
+    made = TensorSpec("extern", 0, DType.F32, (rows, columns), (columns, 1), 0)
+    return Call("aten.mm.default", (TensorArg(0), TensorArg(1)), (), (2,)), (*from_, made)
+
+
+# ---------------------------------------------------------------- the planner
+# What was found for a product: equal layers of all programs are compared with ATen's once.
+_found: dict[object, Candidate | str] = {}
+
+
+@dataclass(slots=True, eq=False)
+class Planner:
+    """Plans the products of one Program. report: by step, what became of it; the last word counts.
+
+    Called by _products.c: see there for the row.
+    """
+
+    products: dict[int, Product]
+    report: dict[int, str] = field(default_factory=dict)
+
+    def __call__(
+        self, step: int, stream: int, settings: int, tensors: tuple[torch.Tensor, ...]
+    ) -> Row | None:
+        product = self.products[step]
+        try:
+            made = self._plan(product, stream, settings, tensors)
+        except Exception as error:
+            made = f"planning failed: {error}"
+        if isinstance(made, str):
+            self.refuse(step, made)
+            return None
+        self.report[step] = "cuBLASLt"
+        return made
+
+    def failed(self, step: int, status: int) -> None:
+        """A planned product did not run."""
+        self.refuse(step, f"cuBLASLt gave status {status}")
+
+    def refuse(self, step: int, why: str) -> None:
+        self.report[step] = why
+        op = self.products[step].call.op if step in self.products else ""
+        emit("runtime", "W306", f"{op}: {why}", code="W306", op=op, step=step, why=why)
+
+    def _plan(
+        self, product: Product, stream: int, settings: int, tensors: tuple[torch.Tensor, ...]
+    ) -> Row | str:
+        lib = cublas.library()
+        if isinstance(lib, str):
+            return lib
+        where = str(tensors[0].device)
+        handle = handle_of(lib, where, stream)
+        if isinstance(handle, str):
+            return handle
+        rules = rules_for(product.shape, workspace_bytes(product.shape.fused))
+        if isinstance(rules, str):
+            return rules
+        trial = Trial(product, rules, tensors, stream)
+        aligned = trial.alignments(trial.blank())
+        key = (lib.where, where, product.shape, product.out.strides, rules, settings,
+               aligned)  # fmt: skip
+        found = _found.get(key)
+        if found is None:
+            found = _found[key] = search(lib, handle, trial)
+        return found if isinstance(found, str) else _row(lib, handle, trial, found, aligned[2])
+
+
+def _row(lib: Library, handle: int, trial: Trial, c: Candidate, aligned: int) -> Row:
+    d = trial.descriptors(lib)
+    s = trial.product.shape
+    _driver.product_library(
+        lib.address("cublasLtMatmul"), lib.address("cublasLtMatmulDescSetAttribute")
+    )
+    return (d, handle, d.description, d.layouts, c.algorithm, *trial.factors(), c.workspace,
+            s.a, s.b, s.bias, aligned)  # fmt: skip
+
+
+def enable(x: Executable, program: Program) -> None:
+    """Let cuBLASLt compute the products of a launch list where it can."""
+    home = _home(program)
+    products: dict[int, Product] = {}
+    refused: dict[int, str] = {}
+    for i, step in enumerate(program.steps):
+        if not isinstance(step, Call) or step.op not in PRODUCTS:
+            continue
+        shape = shape_of(step, program.tensors)
+        out = program.tensors[step.results[0]]
+        if device_index(out.device) != home:
+            shape = "not on the launch list's own device"
+        if isinstance(shape, str):
+            refused[i] = shape
+        else:
+            products[i] = Product(step, shape, out)
+    planner = Planner(products)
+    rows: Iterable[Row] = ((i, operands(p.call), p.call.results[0]) for i, p in products.items())
+    x.products_on(planner, tuple(rows))
+    for i, why in refused.items():
+        planner.refuse(i, why)
+
+
+def _home(p: Program) -> int:
+    """The device on whose stream the launch list runs."""
+    places: Sequence[str] = (p.arena_device, *(s.device for s in p.tensors))
+    return next((i for i in map(device_index, places) if i >= 0), -1)
+
+
+def trim() -> None:
+    """Give workspaces back, and forget which algorithms were found."""
+    _found.clear()
+    if _driver is not None:
+        _driver.product_spaces(True)
