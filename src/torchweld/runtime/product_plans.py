@@ -2,10 +2,10 @@
 
 A plan is made when a launch list runs a product for the second time, and again for other settings
 of torch's or another alignment of its operands. Algorithms that cuBLASLt offers are tried in its
-order until one gives ATen's result for the operands at hand, bit by bit; if none does, ATen keeps
-the product. So a plan changes no result, whichever way ATen came to it: its products with a bias
-are cuBLASLt's too and agree with the first algorithm, others go through cuBLAS, whose choices are
-its own.
+order until one gives ATen's result for the operands at hand, bit by bit (for random ones, if all
+elements of that result are equal); if none does, ATen keeps the product. So a plan changes no
+result, whichever way ATen came to it: its products with a bias are cuBLASLt's too and agree with
+the first algorithm, others go through cuBLAS, whose choices are its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ except ImportError:  # built without a C compiler: then nothing gets here
 
 # Algorithms that are compared with ATen's result before a product is left to ATen.
 MOST_TRIED = 8
+_MOST_ALIGNMENT = 256
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 # ATen's workspaces where it does not say: of cuBLAS on Hopper and elsewhere, of cuBLASLt.
 _WORKSPACES = (32 << 20, 8 << 20, 1 << 20)
@@ -147,6 +148,10 @@ class Trial:
         _bits(made).fill_(-1)
         return made
 
+    def with_noise(self) -> Trial:
+        """The same product of other numbers."""
+        return replace(self, tensors=tuple(map(_noise_like, self.tensors, range(3))))
+
     def by_aten(self) -> torch.Tensor:
         """Errors: whatever the operator raises."""
         space, name, _ = self.product.call.op.split(".")
@@ -180,6 +185,23 @@ def _bits(t: torch.Tensor) -> torch.Tensor:
     return t.view(_BITS[t.element_size()])
 
 
+def _says_nothing(t: torch.Tensor) -> bool:
+    """Whether all elements are equal, as those of a product with zeros: any way gives them."""
+    bits = _bits(t)
+    return bool((bits == bits[(0,) * bits.dim()]).all())
+
+
+def _noise_like(t: torch.Tensor, seed: int) -> torch.Tensor:
+    """Normal numbers in the same layout, at an address as aligned as this; not torch's random
+    numbers, which belong to the user.
+    """
+    span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True))
+    start = t.data_ptr() % _MOST_ALIGNMENT // t.element_size()
+    made = torch.empty(start + span, dtype=t.dtype, device=t.device)
+    made.normal_(generator=torch.Generator(device=t.device).manual_seed(seed))
+    return made.as_strided(t.shape, t.stride(), start)
+
+
 def search(lib: Library, handle: int, trial: Trial) -> Candidate | str:
     """The first algorithm that gives ATen's result, or why none is to be used.
 
@@ -187,6 +209,9 @@ def search(lib: Library, handle: int, trial: Trial) -> Candidate | str:
     Errors: CublasError.
     """
     want, got = trial.by_aten(), trial.blank()
+    if _says_nothing(want):
+        trial = trial.with_noise()
+        want = trial.by_aten()
     d = trial.descriptors(lib)
     preference = d.preference(trial.rules, trial.alignments(got))
     found = cublas.candidates(lib, handle, d, preference, MOST_TRIED)
@@ -269,6 +294,8 @@ class Planner:
         product = self.products[step]
         try:
             made = self._plan(product, stream, settings, tensors)
+        except CublasError as error:
+            made = str(error)
         except Exception as error:
             made = f"planning failed: {error}"
         if isinstance(made, str):
@@ -281,9 +308,9 @@ class Planner:
         """A planned product did not run."""
         self.refuse(step, f"cuBLASLt gave status {status}")
 
-    def refuse(self, step: int, why: str) -> None:
+    def refuse(self, step: int, why: str, op: str = "") -> None:
         self.report[step] = why
-        op = self.products[step].call.op if step in self.products else ""
+        op = op or self.products[step].call.op
         emit("runtime", "W306", f"{op}: {why}", code="W306", op=op, step=step, why=why)
 
     def _plan(
@@ -323,7 +350,7 @@ def enable(x: Executable, program: Program) -> None:
     """Let cuBLASLt compute the products of a launch list where it can."""
     home = _home(program)
     products: dict[int, Product] = {}
-    refused: dict[int, str] = {}
+    refused: dict[int, tuple[str, str]] = {}
     for i, step in enumerate(program.steps):
         if not isinstance(step, Call) or step.op not in PRODUCTS:
             continue
@@ -332,14 +359,14 @@ def enable(x: Executable, program: Program) -> None:
         if device_index(out.device) != home:
             shape = "not on the launch list's own device"
         if isinstance(shape, str):
-            refused[i] = shape
+            refused[i] = (step.op, shape)
         else:
             products[i] = Product(step, shape, out)
     planner = Planner(products)
     rows: Iterable[Row] = ((i, operands(p.call), p.call.results[0]) for i, p in products.items())
     x.products_on(planner, tuple(rows))
-    for i, why in refused.items():
-        planner.refuse(i, why)
+    for i, (op, why) in refused.items():
+        planner.refuse(i, why, op)
 
 
 def _home(p: Program) -> int:

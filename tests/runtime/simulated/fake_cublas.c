@@ -1,5 +1,6 @@
 /* cuBLASLt without a GPU: descriptors remember what they were told, products are computed on the
- * CPU from nothing but the descriptors. Algorithm number i is wrong for i < the number set.
+ * CPU from nothing but the descriptors. Algorithm number i is wrong for i < `wrong`, and right for
+ * integers only for i < `truncated`.
  */
 #include <math.h>
 #include <stdint.h>
@@ -11,18 +12,19 @@ typedef struct { int type; uint64_t rows, columns; int64_t step; int batches; in
 typedef struct { uint64_t workspace; unsigned values[16], given[16]; } Preference;
 typedef struct { uint64_t data[8]; size_t workspace; int state; float waves; int reserved[4]; } Found;
 
-static int wrong, status, needed, live, offered = 8;
+static int wrong, status, needed, live, truncated, offered = 8;
 static uint64_t numbers[8];  /* products, searches, description changes, last stream, algorithm */
 static Preference last;
 static Desc last_description;
 
 void fake_set(int what, int value)
 {
-    *(what == 0 ? &wrong : what == 1 ? &status : what == 2 ? &needed : &offered) = value;
+    int *what_of[] = {&wrong, &status, &needed, &offered, &truncated};
+    *what_of[what] = value;
 }
 void fake_reset(void)
 {
-    wrong = status = needed = 0;
+    wrong = status = needed = truncated = 0;
     offered = 8;
     memset(numbers, 0, sizeof numbers);
 }
@@ -165,6 +167,8 @@ int cublasLtMatmul(void *h, Desc *d, const void *alpha, const void *a, Layout *l
                 for (uint64_t j = 0; j < k; j++)
                     sum += (d->ta ? entry(la, a, i, j, row) : entry(la, a, i, row, j)) *
                            (d->tb ? entry(lb, b, i, col, j) : entry(lb, b, i, j, col));
+                if (algorithm[0] - 7000 < (unsigned)truncated)
+                    sum = trunc(sum);
                 sum = scale * sum + (d->epilogue & 4 ? at(lc->type, d->bias, row) : 0);
                 put(lc->type, out, i * lc->stride + row + col * lc->step,
                     finish(d->epilogue, sum) + (algorithm[0] - 7000 < (unsigned)wrong));

@@ -17,7 +17,7 @@ from torchweld.ir.program import Alloc, Call, TensorArg
 from torchweld.runtime import _driver, cublas, product_plans
 
 pytest_plugins = ("simulated_lists",)  # every case starts on a simulated device of its own
-WRONG, STATUS, WORKSPACE, OFFERED = range(4)
+WRONG, STATUS, WORKSPACE, OFFERED, TRUNCATED = range(5)
 PRODUCTS, SEARCHES, CHANGES, STREAM, ALGORITHM = range(5)
 fake = ctypes.CDLL(os.environ["FAKE_CUBLAS"])
 fake.fake_number.restype = ctypes.c_uint64
@@ -165,6 +165,17 @@ def test_aten_keeps_a_product_that_no_algorithm_computes_as_it_does(library):
     assert events.recent("runtime")[-1].fields["code"] == "W306"
 
 
+def test_a_result_of_zeros_is_not_taken_for_proof(library):
+    product_plans.handle_of(library, "cpu", 0)
+    fake.fake_set(TRUNCATED, 2)  # right for integers, wrong for anything else
+    state = torch.get_rng_state()
+    ex, x = planned(product(dtype=DType.F64)), integers(5, 4, dtype=torch.float64)
+    w = torch.zeros(4, 3, dtype=torch.float64)
+    assert all(torch.equal(ex(x, w)[0], x @ w) for _ in range(3))
+    assert served(ex) == 0 or number(ALGORITHM) >= 2
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_equal_products_are_compared_once():
     made = [planned(product()) for _ in range(3)]
     for ex in made:
@@ -294,7 +305,7 @@ def test_each_alignment_has_a_plan_and_says_so():
 
 
 def test_plans_of_a_step_are_bounded():
-    ex, memory = planned(product()), torch.zeros(4096)
+    ex, memory = planned(product()), integers(4096)
     for i in range(9):
         for j in range(3):
             x = torch.as_strided(memory, (5, 4), (4, 1), (64 << j) + (1 << i) % 64)
