@@ -40,6 +40,7 @@ setup(
                 "src/torchweld/runtime/_calls.c",
                 "src/torchweld/runtime/_constants.c",
                 "src/torchweld/runtime/_cuda.c",
+                "src/torchweld/runtime/_gemm.c",
                 "src/torchweld/runtime/_graph.c",
                 "src/torchweld/runtime/_trace.c",
                 "src/torchweld/runtime/_memory.c",
@@ -50,6 +51,7 @@ setup(
             depends=[
                 "src/torchweld/runtime/_cuda.h",
                 "src/torchweld/runtime/_driver.h",
+                "src/torchweld/runtime/_gemm.h",
                 "src/torchweld/runtime/_graph.h",
             ],
             extra_compile_args=FLAGS,

@@ -1,4 +1,4 @@
-"""Products of launch lists by cuBLASLt on a real GPU: ATen's own bits, whatever the layout."""
+"""Products of launch lists by cuBLASLt and cuBLAS on a real GPU: ATen's own bits, always."""
 
 from __future__ import annotations
 
@@ -89,6 +89,19 @@ def test_a_bias_and_an_activation_are_cublaslt_s(op, dtype):
             want = torch._addmm_activation(b, x, w, use_gelu=gelu)
         served, report = check(ex, (b, x, w), want)
         assert served, report
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_plain_products_are_planned(dtype):
+    for (m, k, n), right in itertools.product(
+        ((64, 64, 64), (128, 768, 3072)), ("rows", "columns")
+    ):
+        x, w = matrix(m, k, "rows", dtype), matrix(k, n, right, dtype)
+        served, report = check(product(MM, (x, w), (m, n)), (x, w), torch.mm(x, w))
+        assert served, report
+    x, w = laid_out(128, 64, "rows", dtype, 12), laid_out(64, 128, "columns", dtype, 12)
+    served, report = check(product(BMM, (x, w), (12, 128, 128)), (x, w), torch.bmm(x, w))
+    assert served, report
 
 
 def test_nan_and_infinity_go_through_relu_as_in_aten():

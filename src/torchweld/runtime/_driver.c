@@ -507,6 +507,7 @@ static PyMethodDef module_methods[] = {
     {"graph_totals", graph_totals, METH_NOARGS, "What the graphs of this process hold."},
     {"graph_evict", graph_evict, METH_NOARGS, "Drop the graph that was not used for longest."},
     {"product_library", product_library, METH_VARARGS, "Where cuBLASLt's functions are."},
+    {"gemm_library", gemm_library, METH_VARARGS, "Where cuBLAS's functions are."},
     {"product_spaces", product_spaces, METH_O, "Bytes of workspaces; true: give them back."},
     {"product_settings", product_settings_now, METH_NOARGS, "What changes how ATen multiplies."},
     {"held", memory_held, METH_NOARGS, "Bytes kept between calls."},

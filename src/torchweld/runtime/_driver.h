@@ -330,6 +330,9 @@ PyObject *product_library(PyObject *self, PyObject *args);
 PyObject *product_spaces(PyObject *self, PyObject *drop);
 PyObject *product_settings_now(PyObject *self, PyObject *unused);
 
+/* gemm.c */
+PyObject *gemm_library(PyObject *self, PyObject *args);
+
 /* driver.c */
 int bind_inputs(Executable *x, Frame *f, PyObject *const *inputs);
 int run_steps(Executable *x, Frame *f, PyObject *const *inputs, PyThreadState **saved);

@@ -1,4 +1,4 @@
-/* Matrix products of launch lists by cuBLASLt, with plans that are made once.
+/* Matrix products of launch lists by cuBLASLt or cuBLAS, with plans that are made once.
  *
  * ATen describes a product anew in every call, asks for an algorithm, and takes 14-22 us of host
  * time for it (one H200, torch 2.11, 2026-11-29). Here a step keeps its descriptors and its
@@ -7,7 +7,7 @@
  * ATen's. So is the first call of a step, which a CUDA graph may replace, and every call that is
  * recorded into a graph: a graph would keep the workspace.
  */
-#include "_driver.h"
+#include "_gemm.h"
 
 #include <string.h>
 
@@ -28,6 +28,8 @@ typedef struct {
     uintptr_t alignment;     /* that the result must have */
     void *bias_now;          /* what the description says */
     int failed;
+    int classic;             /* cuBLAS's own way instead: */
+    Gemm gemm;
 } Plan;
 
 struct Product {
@@ -174,6 +176,37 @@ static int bits_of(PyObject *bytes, void *out, Py_ssize_t n)
     return 0;
 }
 
+static int check_positions(const Product *of, const Plan *p, long long workspace)
+{
+    if (p->a >= 0 && p->a < of->n && p->b >= 0 && p->b < of->n && p->bias >= -1 &&
+        p->bias < of->n && workspace >= 0)
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "plan row");
+    return -1;
+}
+
+/* (owner, handle, gemm, alpha, beta, workspace, a, b, alignment); gemm: see gemm_parse */
+static int parse_classic(const Product *of, PyObject *row, Plan *p)
+{
+    unsigned long long handle, alignment;
+    PyObject *owner, *gemm, *alpha, *beta;
+    long long workspace;
+    if (!PyArg_ParseTuple(row, "OKOOOLiiK", &owner, &handle, &gemm, &alpha, &beta, &workspace,
+                          &p->a, &p->b, &alignment) ||
+        gemm_parse(gemm, &p->gemm) < 0)
+        return PyErr_Occurred() ? -1 : (PyErr_SetString(PyExc_TypeError, "plan row"), -1);
+    p->bias = -1;
+    if (bits_of(alpha, &p->alpha, 8) < 0 || bits_of(beta, &p->beta, 8) < 0 ||
+        check_positions(of, p, workspace) < 0)
+        return -1;
+    p->owner = Py_NewRef(owner);
+    p->gemm.handle = (void *)(uintptr_t)handle;
+    p->classic = 1;
+    p->workspace = workspace;
+    p->alignment = (uintptr_t)alignment;
+    return 0;
+}
+
 /* (owner, handle, description, (A, B, C), algorithm, alpha, beta, workspace, a, b, bias, alignment)
  * or None: ATen's */
 static int parse_plan(const Product *of, PyObject *row, Plan *p)
@@ -183,6 +216,8 @@ static int parse_plan(const Product *of, PyObject *row, Plan *p)
     long long workspace;
     if (row == Py_None)
         return 0;
+    if (PyTuple_Check(row) && PyTuple_GET_SIZE(row) == 9)
+        return parse_classic(of, row, p);
     if (!PyTuple_Check(row) ||
         !PyArg_ParseTuple(row, "OKK(KKK)OOOLiiiK", &owner, &handle, &description, &layouts[0],
                           &layouts[1], &layouts[2], &algorithm, &alpha, &beta, &workspace, &p->a,
@@ -191,11 +226,8 @@ static int parse_plan(const Product *of, PyObject *row, Plan *p)
     if (bits_of(algorithm, p->algorithm, sizeof p->algorithm) < 0 ||
         bits_of(alpha, &p->alpha, 8) < 0 || bits_of(beta, &p->beta, 8) < 0)
         return -1;
-    if (p->a < 0 || p->a >= of->n || p->b < 0 || p->b >= of->n || p->bias < -1 ||
-        p->bias >= of->n || workspace < 0) {
-        PyErr_SetString(PyExc_ValueError, "plan row");
+    if (check_positions(of, p, workspace) < 0)
         return -1;
-    }
     p->owner = Py_NewRef(owner);
     p->handle = (void *)(uintptr_t)handle;
     p->description = (void *)(uintptr_t)description;
@@ -257,9 +289,13 @@ static Plan *make_plan(Executable *x, Frame *f, Step *s, PyObject *const *inputs
 
 /* ---------------------------------------------------------------- the call */
 
-static int launch_locked(Plan *p, Frame *f, void *const *at, void *out, Space *space)
+static int launch_locked(Plan *p, Frame *f, int device, void *const *at, void *out, Space *space)
 {
     int code = 0;
+    if (p->classic)
+        return gemm_launch(&p->gemm, device, f->stream, (void *[]){at[p->a], at[p->b], out},
+                           (void *[]){&p->alpha, &p->beta}, space ? space->data : NULL,
+                           p->workspace);
     if (p->bias >= 0 && p->bias_now != at[p->bias]) {
         code = library.set(p->description, BIAS_POINTER, &at[p->bias], sizeof(void *));
         p->bias_now = code ? NULL : at[p->bias];
@@ -278,7 +314,7 @@ static int launch_plan(Executable *x, Plan *p, Frame *f, void *const *at, void *
         pthread_mutex_lock(&lock);
         Space *space = p->workspace ? space_of(x->device, f->stream) : NULL;
         if (!p->workspace || (space && space->bytes >= p->workspace)) {
-            int code = launch_locked(p, f, at, out, space);
+            int code = launch_locked(p, f, x->device, at, out, space);
             pthread_mutex_unlock(&lock);
             return code;
         }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -121,6 +121,10 @@ class Rules:
     reductions: int | None
     workspace: int
 
+    @property
+    def tf32(self) -> bool:
+        return self.compute == COMPUTE_32F_FAST_TF32
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -132,10 +136,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """cuBLASLt, loaded. where: its path or name."""
+    """A library whose functions report a status, loaded. where: its path or name."""
 
     where: str
-    version: int
     found: ctypes.CDLL
 
     def call(self, function: str, *args: object) -> None:
@@ -157,50 +160,62 @@ class Library:
         self.call(function, target, attribute, ctypes.byref(value), ctypes.sizeof(value))
 
 
-def open_library(where: str, mode: int = 0) -> Library | str:
-    """The library at a path or of a name, or why it cannot be used."""
+def open_functions(
+    where: str, mode: int, functions: Mapping[str, tuple[object, ...]]
+) -> Library | str:
+    """A library with functions that report a status, or why it cannot be used."""
     try:
         found = ctypes.CDLL(where, mode=mode)
-    except OSError as error:
-        return str(error)
-    try:
-        for name, types in _FUNCTIONS.items():
+        for name, types in functions.items():
             entry = getattr(found, name)
             entry.argtypes, entry.restype = types, ctypes.c_int
-        found.cublasLtGetVersion.restype = ctypes.c_size_t
+    except OSError as error:
+        return str(error)
     except AttributeError as error:
         return f"{where}: {error}"
-    version = int(found.cublasLtGetVersion())
-    if version < _OLDEST:
-        return f"{where} is of version {version}, older than {_OLDEST}"
-    return Library(where, version, found)
+    return Library(where, found)
+
+
+def open_library(where: str, mode: int = 0) -> Library | str:
+    """The cuBLASLt at a path or of a name, or why it cannot be used."""
+    opened = open_functions(where, mode, _FUNCTIONS)
+    if isinstance(opened, str):
+        return opened
+    ask = opened.found.cublasLtGetVersion
+    ask.restype = ctypes.c_size_t
+    version = int(ask())
+    return opened if version >= _OLDEST else f"{where} is {version}, older than {_OLDEST}"
 
 
 @functools.lru_cache(maxsize=1)
 def library() -> Library | str:
     """The cuBLASLt that torch uses, or why there is none."""
+    return first_library("libcublasLt.so", open_library)
+
+
+def first_library(name: str, opener: Callable[[str, int], Library | str]) -> Library | str:
+    """The first of the places where a library of CUDA's may be."""
     if torch.version.hip is not None:
         return "torch is built for ROCm"
     why = ""
-    for where, mode in _places():
-        found = open_library(where, mode)
+    for where, mode in _places(name):
+        found = opener(where, mode)
         if isinstance(found, Library):
             return found
         why = why or found
-    return f"cuBLASLt was not found: {why}"
+    return f"{name} was not found: {why}"
 
 
-def _places() -> Iterator[tuple[str, int]]:
+def _places(name: str) -> Iterator[tuple[str, int]]:
     """What the process has loaded, as torch has; then where its packages would have put it."""
     major = (torch.version.cuda or "").partition(".")[0]
     versions = sorted(_VERSIONS, key=lambda v: v != major)
-    names = [f"libcublasLt.so.{v}" for v in versions]
-    yield from ((name, os.RTLD_NOLOAD) for name in names)
+    yield from ((f"{name}.{v}", os.RTLD_NOLOAD) for v in versions)
     packages = Path(torch.__file__).parent.parent / "nvidia"
-    for version, name in zip(versions, names, strict=True):
+    for version in versions:
         for folder in (f"cu{version}/lib", "cublas/lib"):
-            yield str(packages / folder / name), 0
-    yield from ((name, 0) for name in names)
+            yield str(packages / folder / f"{name}.{version}"), 0
+    yield from ((f"{name}.{v}", 0) for v in versions)
 
 
 # ---------------------------------------------------------------- descriptors

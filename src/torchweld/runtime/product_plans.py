@@ -3,9 +3,9 @@
 A plan is made when a launch list runs a product for the second time, and again for other settings
 of torch's or another alignment of its operands. Algorithms that cuBLASLt offers are tried in its
 order until one gives ATen's result for the operands at hand, bit by bit (for random ones, if all
-elements of that result are equal); if none does, ATen keeps the product. So a plan changes no
-result, whichever way ATen came to it: its products with a bias are cuBLASLt's too and agree with
-the first algorithm, others go through cuBLAS, whose choices are its own.
+elements of that result are equal); then cuBLAS's own choice is; if nothing does, ATen keeps the
+product. So a plan changes no result: ATen's products with a bias are cuBLASLt's too and agree with
+the first algorithm, others go through cuBLAS.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import torch
 from torchweld.base.events import emit
 from torchweld.ir.dtype import DType
 from torchweld.ir.program import Call, Program, TensorArg, TensorSpec
-from torchweld.runtime import cublas
+from torchweld.runtime import cublas, cublas_gemm
 from torchweld.runtime.calls import resolve
 from torchweld.runtime.cublas import Candidate, CublasError, Descriptors, Library, Rules, Shape
+from torchweld.runtime.cublas_gemm import Gemm
 from torchweld.runtime.cuda import device_index
 from torchweld.runtime.products import PRODUCTS, operands, shape_of
 
@@ -42,6 +43,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WORKSPACES = (32 << 20, 8 << 20, 1 << 20)
 
 Row = tuple[object, ...]
+Way = Candidate | Gemm
 
 
 class Executable(Protocol):
@@ -202,20 +204,30 @@ def _noise_like(t: torch.Tensor, seed: int) -> torch.Tensor:
     return made.as_strided(t.shape, t.stride(), start)
 
 
-def search(lib: Library, handle: int, trial: Trial) -> Candidate | str:
-    """The first algorithm that gives ATen's result, or why none is to be used.
+def search(lib: Library, handle: int, trial: Trial) -> Way | str:
+    """The first way of computing a product that gives ATen's result, or why none is to be used.
 
     Cost: the product by ATen once, by each algorithm tried once, and a wait for each.
-    Errors: CublasError.
     """
-    want, got = trial.by_aten(), trial.blank()
+    want = trial.by_aten()
     if _says_nothing(want):
         trial = trial.with_noise()
         want = trial.by_aten()
-    d = trial.descriptors(lib)
-    preference = d.preference(trial.rules, trial.alignments(got))
-    found = cublas.candidates(lib, handle, d, preference, MOST_TRIED)
-    failed = 0
+    found, why = _offered(lib, handle, trial, want)
+    return found or _by_cublas(trial, want) or why
+
+
+def _offered(
+    lib: Library, handle: int, trial: Trial, want: torch.Tensor
+) -> tuple[Candidate | None, str]:
+    """cuBLASLt's first algorithm that gives the result that is wanted, or why there is none."""
+    got, failed = trial.blank(), 0
+    try:
+        d = trial.descriptors(lib)
+        preference = d.preference(trial.rules, trial.alignments(got))
+        found = cublas.candidates(lib, handle, d, preference, MOST_TRIED)
+    except CublasError as error:
+        return None, str(error)
     for c in found:
         _bits(got).fill_(-1)
         space = torch.empty(max(c.workspace, 1), dtype=torch.uint8, device=got.device)
@@ -226,11 +238,28 @@ def search(lib: Library, handle: int, trial: Trial) -> Candidate | str:
             failed += 1
             continue
         if torch.equal(_bits(want), _bits(got)):
-            return c
-    return (
-        f"ATen's result is that of none of cuBLASLt's first {len(found)} algorithms"
-        f"{f', {failed} of which failed' if failed else ''}"
-    )
+            return c, ""
+    failures = f", {failed} of which failed" if failed else ""
+    return None, f"ATen's result is that of none of cuBLASLt's first {len(found)} ways{failures}"
+
+
+def _by_cublas(trial: Trial, want: torch.Tensor) -> Gemm | None:
+    """cuBLAS's own choice, if ATen asks cuBLAS and it gives the result that is wanted."""
+    s = trial.product.shape
+    gemm = cublas_gemm.gemm_for(s, trial.rules)
+    lib = cublas_gemm.library()
+    if gemm is None or isinstance(lib, str):
+        return None
+    got = trial.blank()
+    space = torch.empty(gemm.workspace, dtype=torch.uint8, device=got.device)
+    try:
+        with cublas_gemm.TRIALS:
+            handle = cublas_gemm.handle_of(lib, str(got.device), driven=False)
+            cublas_gemm.multiply(lib, handle, s, gemm, trial.addresses(got), trial.factors(),
+                                 space.data_ptr(), trial.stream)  # fmt: skip
+    except CublasError:
+        return None
+    return gemm if torch.equal(_bits(want), _bits(got)) else None
 
 
 # ---------------------------------------------------------------- devices
@@ -263,7 +292,7 @@ def _tested(lib: Library, where: str, stream: int) -> int | str:
     rules = Rules(cublas.COMPUTE_32F, DType.F32, None, 1 << 20)
     product = Product(call, shape, specs[2])
     found = search(lib, handle, Trial(product, rules, tensors, stream))
-    return f"self-test: {found}" if isinstance(found, str) else handle
+    return handle if isinstance(found, Candidate) else f"self-test: {found}"
 
 
 def _small_product(x: torch.Tensor, w: torch.Tensor) -> tuple[Call, tuple[TensorSpec, ...]]:
@@ -275,7 +304,7 @@ def _small_product(x: torch.Tensor, w: torch.Tensor) -> tuple[Call, tuple[Tensor
 
 # ---------------------------------------------------------------- the planner
 # What was found for a product: equal layers of all programs are compared with ATen's once.
-_found: dict[object, Candidate | str] = {}
+_found: dict[object, Way | str] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -301,7 +330,7 @@ class Planner:
         if isinstance(made, str):
             self.refuse(step, made)
             return None
-        self.report[step] = "cuBLASLt"
+        self.report[step] = "cuBLAS" if isinstance(made[0], Gemm) else "cuBLASLt"
         return made
 
     def failed(self, step: int, status: int) -> None:
@@ -333,7 +362,20 @@ class Planner:
         found = _found.get(key)
         if found is None:
             found = _found[key] = search(lib, handle, trial)
-        return found if isinstance(found, str) else _row(lib, handle, trial, found, aligned[2])
+        if isinstance(found, str):
+            return found
+        if isinstance(found, Gemm):
+            return _gemm_row(trial, found, aligned[2])
+        return _row(lib, handle, trial, found, aligned[2])
+
+
+def _gemm_row(trial: Trial, g: Gemm, aligned: int) -> Row:
+    lib, s = cublas_gemm.library(), trial.product.shape
+    assert isinstance(lib, Library)
+    _driver.gemm_library(*map(lib.address, cublas_gemm.DRIVEN))
+    handle = cublas_gemm.handle_of(lib, str(trial.tensors[0].device), driven=True)
+    return (g, handle, cublas_gemm.arguments(s, g), *trial.factors(), g.workspace, s.a, s.b,
+            aligned)  # fmt: skip
 
 
 def _row(lib: Library, handle: int, trial: Trial, c: Candidate, aligned: int) -> Row:

@@ -14,14 +14,14 @@ from simulated_lists import build, count, launch, program, spec, use, x_of
 from torchweld.base import events
 from torchweld.ir.dtype import DType
 from torchweld.ir.program import Alloc, Call, TensorArg
-from torchweld.runtime import _driver, cublas, product_plans
+from torchweld.runtime import _driver, cublas, cublas_gemm, product_plans
 
 pytest_plugins = ("simulated_lists",)  # every case starts on a simulated device of its own
 WRONG, STATUS, WORKSPACE, OFFERED, TRUNCATED = range(5)
-PRODUCTS, SEARCHES, CHANGES, STREAM, ALGORITHM = range(5)
+PRODUCTS, SEARCHES, CHANGES, STREAM, ALGORITHM, STREAMS = range(6)
 fake = ctypes.CDLL(os.environ["FAKE_CUBLAS"])
 fake.fake_number.restype = ctypes.c_uint64
-fake.fake_workspace.restype = ctypes.c_uint64
+fake.fake_told.restype = ctypes.c_uint64
 ADDMM, ACTIVATION = "aten.addmm.default", "aten._addmm_activation.default"
 
 
@@ -30,6 +30,9 @@ def library(monkeypatch):
     found = cublas.open_library(os.environ["FAKE_CUBLAS"])
     assert isinstance(found, cublas.Library)
     monkeypatch.setattr(cublas, "library", lambda: found)
+    classic = cublas_gemm.open_cublas(os.environ["FAKE_CUBLAS"])
+    monkeypatch.setattr(cublas_gemm, "library", lambda: classic)
+    monkeypatch.setattr(cublas_gemm, "_handles", {})
     monkeypatch.setattr(product_plans, "_handles", {})
     fake.fake_reset()
     yield found
@@ -163,6 +166,58 @@ def test_aten_keeps_a_product_that_no_algorithm_computes_as_it_does(library):
     ex(x, w)
     assert number(PRODUCTS) == searched
     assert events.recent("runtime")[-1].fields["code"] == "W306"
+
+
+@pytest.fixture
+def only_cublas(library):
+    """A device on which cuBLAS computes as ATen does, and cuBLASLt by no algorithm."""
+    product_plans.handle_of(library, "cpu", 0)
+    fake.fake_classic(1)
+    fake.fake_set(WRONG, 8)
+
+
+def test_cublas_itself_computes_what_no_algorithm_of_cublaslt_s_does(only_cublas, device):
+    ex, x, w = planned(product()), integers(5, 4), integers(4, 3)
+    for i in range(4):
+        assert torch.equal(ex(x * i, w)[0], x * i @ w)
+    assert report(ex) == {0: "cuBLAS"} and served(ex) == 3
+    other = planned(product(given=((2, 2), (2, 2)), out=(2, 2)))
+    for _ in range(3):  # what is told while planning does not disturb others
+        other(integers(2, 2), integers(2, 2))
+    fake.fake_set(WORKSPACE, 8 << 20)
+    told = number(STREAMS)
+    assert torch.equal(ex(x, w)[0], x @ w) and number(STREAMS) == told
+    use(device, 1)
+    for _ in range(3):
+        assert torch.equal(ex(x, w)[0], x @ w)
+    assert fake.fake_told(0) == device.user and number(STREAMS) == told + 1
+    assert fake.fake_told(1) == 8 << 20  # what ATen gives to it
+
+
+def test_cublas_itself_computes_batches_of_every_layout(only_cublas):
+    ex = planned(product("aten.bmm.default", given=((3, 5, 4), (3, 4, 6)), out=(3, 5, 6)))
+    x, w = integers(3, 5, 4), integers(3, 4, 6)
+    assert all(torch.equal(ex(x * i, w)[0], x * i @ w) for i in range(3))
+    assert served(ex) == 2
+
+
+def test_cublas_itself_rounds_as_torch_allows(only_cublas, settings):
+    ex = planned(product(dtype=DType.BF16))
+    x, w = integers(5, 4, dtype=torch.bfloat16), integers(4, 3, dtype=torch.bfloat16)
+    modes = []
+    for allow in (True, False, (False, False)):
+        settings.allow_bf16_reduced_precision_reduction = allow
+        for _ in range(2):
+            assert torch.equal(ex(x, w)[0], x @ w)
+        modes.append(fake.fake_told(2))
+    assert modes == [0, 16, 16] and "none of" in report(ex)[0] and served(ex) == 3
+
+
+def test_products_with_a_bias_are_never_cublas_s(only_cublas):
+    ex = planned(product(ADDMM, given=((3,), (5, 4), (4, 3))))
+    b, x, w = integers(3), integers(5, 4), integers(4, 3)
+    assert all(torch.equal(ex(b, x, w)[0], b + x @ w) for _ in range(3))
+    assert served(ex) == 0 and "none of" in report(ex)[0]
 
 
 def test_a_result_of_zeros_is_not_taken_for_proof(library):
