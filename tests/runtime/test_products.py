@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
 from column_major import computed, described, operand
 
+from torchweld.ir.dtype import DType
 from torchweld.runtime.cublas import EPILOGUE_BIAS, EPILOGUE_GELU_BIAS, EPILOGUE_RELU_BIAS, Shape
+from torchweld.runtime.products import is_long
 
 MM, BMM = "aten.mm.default", "aten.bmm.default"
 F64 = torch.float64
@@ -89,6 +92,14 @@ def test_a_linear_layer_is_described_as_aten_does():
 
 def out_of(m, n):
     return torch.empty((m, n), dtype=torch.float64)
+
+
+def test_a_product_is_long_by_its_work_or_by_its_bytes():
+    plain = replace(described(MM, (X, W), out_of(5, 3)), dtype=DType.F32)
+    assert not is_long(replace(plain, m=2560, n=2560, k=2560))
+    assert is_long(replace(plain, m=2600, n=2600, k=2600))
+    assert is_long(replace(plain, m=1, n=8192, k=8192))
+    assert not is_long(replace(plain, m=1, n=4096, k=2048))
 
 
 X, W, B = operand((5, 4), (4, 1)), operand((4, 3), (3, 1)), operand((3,), (1,))

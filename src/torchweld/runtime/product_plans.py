@@ -28,7 +28,7 @@ from torchweld.runtime.calls import resolve
 from torchweld.runtime.cublas import Candidate, CublasError, Descriptors, Library, Rules, Shape
 from torchweld.runtime.cublas_gemm import Gemm
 from torchweld.runtime.cuda import device_index
-from torchweld.runtime.products import PRODUCTS, operands, shape_of
+from torchweld.runtime.products import PRODUCTS, is_long, operands, shape_of
 
 try:
     from torchweld.runtime import _driver
@@ -400,6 +400,8 @@ def enable(x: Executable, program: Program) -> None:
         out = program.tensors[step.results[0]]
         if device_index(out.device) != home:
             shape = "not on the launch list's own device"
+        elif isinstance(shape, Shape) and is_long(shape):
+            shape = "so large that the host's share of it is hidden"
         if isinstance(shape, str):
             refused[i] = (step.op, shape)
         else:

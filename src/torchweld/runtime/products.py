@@ -28,6 +28,9 @@ PRODUCTS: Mapping[str, int] = MappingProxyType({MM: 2, BMM: 2, ADDMM: 3, ACTIVAT
 _FACTORS = MappingProxyType({"alpha": 1.0, "beta": 1.0, "use_gelu": False})
 _MOST = (1 << 31) - 1  # of a dimension, as in ATen
 
+# 40 us and more at an H200's best, in multiplications and in bytes: ATen's launch takes half of it
+_LONG_WORK, _LONG_BYTES = 1 << 34, 1 << 27
+
 _Matrix = tuple[bool, int]
 """(whether the columns lie in one piece, elements between pieces)"""
 
@@ -60,6 +63,12 @@ def shape_of(c: Call, tensors: tuple[TensorSpec, ...]) -> Shape | str:
     if len(given) == 2:
         return _rows_by(given[0], given[1], out, 0)
     return _with_bias(c.op, given, out, factors)
+
+
+def is_long(s: Shape) -> bool:
+    """Whether a GPU works on a product for so long that the host's share of it is hidden."""
+    read = (s.m * s.k + s.k * s.n + s.m * s.n) * s.batches * s.dtype.bytes
+    return s.m * s.n * s.k * s.batches > _LONG_WORK or read > _LONG_BYTES
 
 
 def _with_bias(

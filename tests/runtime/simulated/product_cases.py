@@ -449,6 +449,11 @@ def test_threads_share_the_plans_of_a_step():
     assert not bad and served(ex) >= 190
 
 
+def test_long_products_are_aten_s():
+    ex = planned(product(given=((1, 1 << 13), (1 << 13, 1 << 12)), out=(1, 1 << 12)))
+    assert "hidden" in report(ex)[0]
+
+
 def test_products_elsewhere_are_aten_s():
     p = program(
         (spec("input"), spec("input", 1, (2, 2), (2, 1), device="cuda:1"),
