@@ -266,12 +266,12 @@ static Plan *make_plan(Executable *x, Frame *f, Step *s, PyObject *const *inputs
     if (!row)
         return NULL;
     Plan *made = PyMem_RawCalloc(1, sizeof *made);
-    if (!made || parse_plan(p, row, made) < 0) {
-        Py_DECREF(row);
-        PyMem_RawFree(made);
-        return made ? NULL : (Plan *)PyErr_NoMemory();
-    }
+    int status = made ? parse_plan(p, row, made) : (PyErr_NoMemory(), -1);
     Py_DECREF(row);
+    if (status < 0) {
+        PyMem_RawFree(made);
+        return NULL;
+    }
     made->settings = settings;
     made->alignments = alignments;
     int n = p->n_plans;
