@@ -28,7 +28,7 @@ from torchweld.pipeline import (
     reset_statistics,
     weld_backend,
 )
-from torchweld.runtime import cudagraph, product_plans
+from torchweld.runtime import cudagraph
 
 __all__ = [
     "Explanation",
@@ -237,7 +237,6 @@ def reset() -> None:
         made.miss.keywords["site"].clear()
     reset_statistics()
     cudagraph.trim()
-    product_plans.trim()
     events.clear()
 
 

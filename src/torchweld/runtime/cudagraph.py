@@ -305,9 +305,12 @@ def memory_report() -> MemoryReport:
 
 
 def trim() -> None:
-    """Drop every graph and the pools behind them; they are recorded again when needed."""
+    """Drop every graph and the pools behind them, which are recorded again when needed, and the
+    workspaces of products.
+    """
     if _driver is None:
         return
+    _driver.product_spaces(True)
     with _lock:
         while _driver.graph_evict():
             pass

@@ -417,10 +417,3 @@ def _home(p: Program) -> int:
     """The device on whose stream the launch list runs."""
     places: Sequence[str] = (p.arena_device, *(s.device for s in p.tensors))
     return next((i for i in map(device_index, places) if i >= 0), -1)
-
-
-def trim() -> None:
-    """Give workspaces back, and forget which algorithms were found."""
-    _found.clear()
-    if _driver is not None:
-        _driver.product_spaces(True)

@@ -12,9 +12,11 @@ import torch
 from simulated_lists import build, count, launch, program, spec, use, x_of
 
 from torchweld.base import events
+from torchweld.base.config import override
 from torchweld.ir.dtype import DType
 from torchweld.ir.program import Alloc, Call, TensorArg
-from torchweld.runtime import _driver, cublas, cublas_gemm, product_plans
+from torchweld.runtime import _driver, cublas, cublas_gemm, cudagraph, product_plans
+from torchweld.runtime.executable import make_executable
 
 pytest_plugins = ("simulated_lists",)  # every case starts on a simulated device of its own
 WRONG, STATUS, WORKSPACE, OFFERED, TRUNCATED = range(5)
@@ -34,9 +36,10 @@ def library(monkeypatch):
     monkeypatch.setattr(cublas_gemm, "library", lambda: classic)
     monkeypatch.setattr(cublas_gemm, "_handles", {})
     monkeypatch.setattr(product_plans, "_handles", {})
+    monkeypatch.setattr(product_plans, "_found", {})
     fake.fake_reset()
     yield found
-    product_plans.trim()
+    _driver.product_spaces(True)
 
 
 def number(what: int) -> int:
@@ -378,7 +381,7 @@ def test_a_workspace_is_kept_per_stream_and_given_back(device):
     use(device, 1)
     ex(x, w)
     assert number(STREAM) == device.user and _driver.product_spaces(False) == 8 << 20
-    product_plans.trim()
+    cudagraph.trim()
     assert _driver.product_spaces(False) == 0
     assert torch.equal(ex(x, w)[0], x @ w) and _driver.product_spaces(False) == 4 << 20
 
@@ -447,6 +450,15 @@ def test_threads_share_the_plans_of_a_step():
     for t in threads:
         t.join()
     assert not bad and served(ex) >= 190
+
+
+def test_the_switch_decides_whether_products_are_planned():
+    for on in (True, False):
+        with override(cublaslt=on, driver="native") as cfg:
+            ex = make_executable(product(), cfg, None, frozenset(), False)
+        x, w = integers(5, 4), integers(4, 3)
+        assert all(torch.equal(ex(x, w)[0], x @ w) for _ in range(3))
+        assert served(ex) == (2 if on else 0)
 
 
 def test_long_products_are_aten_s():
