@@ -118,6 +118,7 @@ _ROWS = (
         "set TORCHWELD_CACHE_DIR to a writable folder, or to off",
     ),
     ("W305", "native driver not available", "reinstall torchweld with a C compiler at hand"),
+    ("W306", "matrix product left to ATen", "none needed"),
     # api: W4xx
     ("W401", "wrong argument to torchweld.compile", "see help(torchweld.compile)"),
     (

@@ -148,6 +148,15 @@ class Config:
             "effect": "CUDA graphs of the process; the one not used for longest makes room",
         },
     )
+    cublaslt: bool = field(
+        default=True,
+        metadata={
+            "env": "TORCHWELD_CUBLASLT",
+            "values": "0, 1",
+            "effect": "compute matrix products of launch lists by cuBLASLt, with plans that are "
+            "made once, instead of calling ATen",
+        },
+    )
     gpu_random: bool = field(
         default=True,
         metadata={

@@ -227,6 +227,7 @@ void free_rows(Executable *x)
 {
     for (int i = 0; x->steps && i < x->n_steps; i++) {
         Step *s = &x->steps[i];
+        product_free(s->product);
         args_free(s->words, s->n_words);
         args_free(s->objects, s->n_objects);
         PyMem_Free(s->args);

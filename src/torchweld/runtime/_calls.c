@@ -4,6 +4,8 @@
  * R_SHIM    the dispatcher through libtorch's stable C interface: no Python object is made
  * R_PYTHON  the operator's Python binding: knows every argument type, gives exact exceptions
  *
+ * Before any of these, a product on CUDA may be computed by cuBLASLt (_products.c).
+ *
  * The first two only say that they failed; the call then runs again by R_PYTHON, which raises what
  * eager raises.
  *
@@ -304,7 +306,10 @@ static int by_into(Executable *x, Frame *f, Step *s, PyThreadState **saved)
 
 int call_step(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved)
 {
-    int status = 1;
+    int status = s->product ? product_step(x, f, s, inputs, saved) : 0;
+    if (status)
+        return status < 0 ? -1 : 0;
+    status = 1;
     if (s->route != R_PYTHON) {
         if (s->busy)
             leave_gil(saved);

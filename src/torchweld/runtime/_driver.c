@@ -383,6 +383,7 @@ static int executable_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(x->eager);
     Py_VISIT(x->source);
     Py_VISIT(x->known);
+    Py_VISIT(x->planner);
     return graphs_visit(x, visit, arg);
     return 0;
 }
@@ -405,6 +406,7 @@ static void executable_dealloc(PyObject *self)
     Py_CLEAR(x->bump);
     Py_CLEAR(x->explain);
     Py_CLEAR(x->eager);
+    Py_CLEAR(x->planner);
     constants_free(x);
     pthread_mutex_destroy(&x->mutex);
     Py_TYPE(self)->tp_free(self);
@@ -458,6 +460,7 @@ static PyMethodDef executable_methods[] = {
     {"graphs_on", graphs_on, METH_VARARGS, "Allow CUDA graphs, recorded by a callable."},
     {"graphs_keep", graphs_keep, METH_O, "Drop all graphs but the n that were used last."},
     {"graphs_off", graphs_off, METH_O, "Run as a launch list from now on, and why."},
+    {"products_on", products_on, METH_VARARGS, "Let cuBLASLt compute products, as planned."},
     {"prepare", graph_prepare, METH_VARARGS, "Begin a graph of the call that asked for one."},
     {"trace", graph_trace, METH_NOARGS, "Run the launch list into the stream being captured."},
     {"adopt", graph_adopt, METH_O, "Make what was traced and captured callable."},
@@ -470,6 +473,7 @@ static PyGetSetDef executable_getset[] = {
     {"explain", get_explain, set_explain, "Raises eager's error when a kernel fails.", NULL},
     {"eager", get_eager, set_eager, "Does in eager what a call does.", NULL},
     {"graphs", graphs_get, NULL, "What is recorded: one tuple per graph, or why nothing is.", NULL},
+    {"products", products_get, NULL, "(who plans products, how many cuBLASLt computed)", NULL},
     {"counts", get_counts, NULL, "(calls, outputs placed in pooled memory)", NULL},
     {NULL},
 };
@@ -502,6 +506,10 @@ static PyMethodDef module_methods[] = {
     {"capture_drop", capture_drop, METH_O, "Release a graph that nothing adopted."},
     {"graph_totals", graph_totals, METH_NOARGS, "What the graphs of this process hold."},
     {"graph_evict", graph_evict, METH_NOARGS, "Drop the graph that was not used for longest."},
+    {"product_library", product_library, METH_VARARGS, "Where cuBLASLt's functions are."},
+    {"gemm_library", gemm_library, METH_VARARGS, "Where cuBLAS's functions are."},
+    {"product_spaces", product_spaces, METH_O, "Bytes of workspaces; true: give them back."},
+    {"product_settings", product_settings_now, METH_NOARGS, "What changes how ATen multiplies."},
     {"held", memory_held, METH_NOARGS, "Bytes kept between calls."},
     {NULL},
 };

@@ -63,6 +63,10 @@ typedef struct Torch {
     void *(*context)(void);               /* torch's settings, and what asks for each of them */
     uint8_t (*settings[11])(const void *);
     int (*precision)(const void *, int, int);
+    int8_t (*blas_backend)(void *);
+    uint64_t (*carveout)(const void *);   /* an optional<int> */
+    void *(*tuning)(void);                /* the state of TunableOp, and whether it is on */
+    uint8_t (*tuned)(const void *);
     /* mm, bmm, addmm, baddbmm, writing to a given tensor, on the CPU and on CUDA; then CUDA's
      * addmm with relu or gelu behind it, twice the same function, which makes its result */
     int32_t (*into[10])(void);
@@ -160,6 +164,8 @@ enum step_kind { S_ALLOC, S_VIEW, S_LAUNCH, S_CALL, S_DROP, S_GRID, S_DRAW };
 enum route { R_PYTHON, R_SHIM, R_INTO };
 #define INTO_ACTIVATION 8  /* Torch.into from here on: with relu, with gelu */
 
+typedef struct Product Product;
+
 typedef struct {
     int kind;
     int tensor, source;   /* ALLOC, VIEW, DROP; DRAW: the seed, the block */
@@ -194,6 +200,7 @@ typedef struct {
     PyObject *kwnames;    /* tuple or NULL */
     int *results;
     int n_results;
+    Product *product;     /* what cuBLASLt may compute of it, or NULL */
 } Step;
 
 /* What one call in flight owns; kept between calls for its memory. */
@@ -252,6 +259,8 @@ typedef struct {
     int device;           /* the CUDA device, -1 if there is none; of several, the arena's or any */
     int32_t arena_type;   /* torch's code of the arena's device type */
     int arena_device;
+    PyObject *planner;    /* makes plans of products; NULL: they are ATen's */
+    uint64_t n_products;  /* computed by cuBLASLt */
     struct Graphs *graphs;  /* or NULL: always as a launch list */
     Frame *idle;
     pthread_mutex_t mutex;
@@ -311,6 +320,18 @@ int draw_numbers(Executable *x, Frame *f);  /* once per call: what its random nu
 void cuda_out_of_memory(int64_t bytes);
 PyObject *cuda_init(PyObject *self, PyObject *args);
 PyObject *cuda_load(PyObject *self, PyObject *args);
+
+/* products.c: 1: cuBLASLt computed it; 0: it is ATen's; -1 with an exception */
+int product_step(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved);
+void product_free(Product *p);
+PyObject *products_on(PyObject *self, PyObject *args);
+PyObject *products_get(PyObject *self, void *unused);
+PyObject *product_library(PyObject *self, PyObject *args);
+PyObject *product_spaces(PyObject *self, PyObject *drop);
+PyObject *product_settings_now(PyObject *self, PyObject *unused);
+
+/* gemm.c */
+PyObject *gemm_library(PyObject *self, PyObject *args);
 
 /* driver.c */
 int bind_inputs(Executable *x, Frame *f, PyObject *const *inputs);

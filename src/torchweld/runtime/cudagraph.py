@@ -263,7 +263,8 @@ class MemoryReport:
     """Bytes that are kept between calls, and the graphs.
 
     pool: of the graphs' shared pools; lent: of large results that graphs give out; arenas and
-    gpu_arenas: intermediates of launch lists; outputs: CPU results kept to be used again.
+    gpu_arenas: intermediates of launch lists, on GPUs with cuBLASLt's workspaces; outputs: CPU
+    results kept to be used again.
     """
 
     graphs: int
@@ -298,14 +299,18 @@ def memory_report() -> MemoryReport:
         return MemoryReport(0, 0, 0, 0, 0, 0, 0, 0)
     graphs, nodes, copied, lent = _driver.graph_totals()
     outputs, arenas, gpu_arenas = _driver.held()
+    gpu_arenas += _driver.product_spaces(False)
     pool = sum(d.pool_bytes() for d in _devices.values())
     return MemoryReport(graphs, nodes, copied, pool, lent, arenas, gpu_arenas, outputs)
 
 
 def trim() -> None:
-    """Drop every graph and the pools behind them; they are recorded again when needed."""
+    """Drop every graph and the pools behind them, which are recorded again when needed, and the
+    workspaces of products.
+    """
     if _driver is None:
         return
+    _driver.product_spaces(True)
     with _lock:
         while _driver.graph_evict():
             pass

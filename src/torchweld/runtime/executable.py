@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +168,9 @@ def make_executable(
             if gpu is not None and (cfg.cudagraphs if graphs is None else graphs):
                 wish = cudagraph.Wish(static, bool(graphs), cfg.graphs_limit)
                 cudagraph.enable(made, program, wish)
+            if gpu is not None and cfg.cublaslt:  # imported where there is a GPU
+                plans = importlib.import_module("torchweld.runtime.product_plans")
+                plans.enable(made, program)
             return made
     return reference(program, built, cfg.verify, constants)
 
