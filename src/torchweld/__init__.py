@@ -7,25 +7,51 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchweld.api import (
         Explanation,
+        allow_in_graph,
+        assume_constant_result,
         compile,
+        cudagraph_mark_step_begin,
         disable,
         explain,
+        graph_break,
         is_compiling,
+        is_exporting,
+        mark_dynamic,
+        mark_static,
+        mark_static_address,
+        mark_unbacked,
+        maybe_mark_dynamic,
         memory_report,
+        nested_compile_region,
         reset,
+        set_stance,
         statistics,
+        substitute_in_graph,
     )
 
 __version__ = "0.1.0"
 __all__ = [
     "Explanation",
+    "allow_in_graph",
+    "assume_constant_result",
     "compile",
+    "cudagraph_mark_step_begin",
     "disable",
     "explain",
+    "graph_break",
     "is_compiling",
+    "is_exporting",
+    "mark_dynamic",
+    "mark_static",
+    "mark_static_address",
+    "mark_unbacked",
+    "maybe_mark_dynamic",
     "memory_report",
+    "nested_compile_region",
     "reset",
+    "set_stance",
     "statistics",
+    "substitute_in_graph",
 ]
 
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,13 +44,14 @@ INCLUDE = Path(__file__).parent / "codegen" / "include"
 Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
 
 _serial = itertools.count()
+# refusals that are remembered, and compiled graphs after which dead ones are looked for
+_KEEP = 1000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Compiled:
     """What became of one captured graph. kernels, externs: launches and ATen calls per call."""
 
-    graph: GraphModule
     call: Callable[..., Any]
     executable: Executable | None = None
     refusal: Refusal | None = None
@@ -61,6 +63,13 @@ class Compiled:
     @property
     def externs(self) -> int:
         return self._count(Call)
+
+    def text(self) -> str:
+        """How the graph runs, in words."""
+        if self.refusal is not None:
+            return f"ATen calls ({self.refusal.code}: {self.refusal.why})"
+        counts = ((self.kernels, "generated kernel"), (self.externs, "ATen call"))
+        return ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
 
     def _count(self, *kinds: type) -> int:
         if self.executable is None:
@@ -80,8 +89,32 @@ class Statistics:
     externs: int = 0
     aten_graphs: int = 0
     internal_errors: int = 0
-    compiled: list[Compiled] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    newest: Compiled | None = None
+    alive: list[weakref.ref[Compiled]] = field(default_factory=list)
+
+    @property
+    def compiled(self) -> list[Compiled]:
+        """The compiled graphs that some entry still uses, oldest first."""
+        return [c for c in (ref() for ref in self.alive) if c is not None]
+
+    def add(self, compiled: Compiled) -> None:
+        """Count a graph without keeping it alive; whoever takes it does that."""
+        if len(self.alive) >= _KEEP and len(self.alive) >= 2 * len(self.compiled):
+            self.alive = [ref for ref in self.alive if ref() is not None]
+        self.alive.append(weakref.ref(compiled))
+        self.newest = compiled
+
+    def take_newest(self) -> Compiled | None:
+        """What became of the last graph; asked once, by the one who had it compiled."""
+        found, self.newest = self.newest, None
+        return found
+
+    def refuse(self, why: Refusal) -> None:
+        """Count a break; the oldest reasons are forgotten."""
+        self.breaks += 1
+        self.refusals.append(why)
+        del self.refusals[:-_KEEP]
 
     def counts(self) -> dict[str, int]:
         names = ("captures", "graphs", "breaks", "recompiles", "kernels", "externs", "aten_graphs",
@@ -145,7 +178,7 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
     if not program.meta["mutated"]:
         executable.explain = restoring(gm, gm.forward)
     executable.eager = restoring(gm, gm.forward)
-    compiled = Compiled(gm, executable, executable)
+    compiled = Compiled(executable, executable)
     STATISTICS.kernels += compiled.kernels
     STATISTICS.externs += compiled.externs
     return compiled
@@ -199,13 +232,13 @@ def owned_inputs(gm: GraphModule) -> frozenset[int]:
 def _through_aten(gm: GraphModule, why: Refusal) -> Compiled:
     STATISTICS.aten_graphs += 1
     events.emit("graph", "runs in ATen", why.text(), code=why.code, why=why.why)
-    return Compiled(gm, gm.forward, None, why)
+    return Compiled(gm.forward, None, why)
 
 
 def weld_backend(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """The default backend."""
     compiled = _compile_with_numbers(gm) if number_places(gm) else compile_graph(gm)
-    STATISTICS.compiled.append(compiled)
+    STATISTICS.add(compiled)
     return compiled.call
 
 

@@ -5,6 +5,7 @@ WeldError
     GraphBreak         capture cannot go on here
     LoweringError      no generated code for this operator
   FullGraphError       a GraphBreak under fullgraph=True
+  RecompileError       compilation under the stance "fail_on_recompile" (also a RuntimeError)
   BackendError         compiler or loader failed
   UsageError           wrong argument of a public function (also a ValueError or TypeError)
   InternalError        a broken invariant of torchweld
@@ -72,6 +73,10 @@ class LoweringError(Unsupported):
 
 class FullGraphError(WeldError):
     """A graph break although the user asked for one whole graph."""
+
+
+class RecompileError(WeldError, RuntimeError):
+    """Something would be compiled although the stance forbids it."""
 
 
 class BackendError(WeldError):

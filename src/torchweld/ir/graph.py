@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 
 VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node produces
 LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
@@ -44,3 +44,14 @@ class GraphPair:
     aliases: tuple[int | None, ...]
     backward: Graph | None = None
     saved: tuple[Node, ...] = ()
+
+
+def dismantle(gm: GraphModule) -> None:
+    """Take a graph apart that nobody needs any more: its nodes refer to one another, and with them
+    everything in their metadata would wait for the garbage collector."""
+    graph = gm.graph
+    for node in reversed(graph.nodes):
+        graph.erase_node(node)
+        node.meta.clear()
+    gm.__dict__.clear()
+    graph.__dict__.clear()

@@ -1,0 +1,163 @@
+"""The answer of explain(): what was captured, what was not and why, and what is guarded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from torch.fx import GraphModule
+
+from torchweld.base.errors import Refusal
+from torchweld.base.loc import NOWHERE, Loc
+from torchweld.capture.session import OWN_CODE
+from torchweld.ir.guard import Guard
+from torchweld.ir.source import Source
+from torchweld.misses import getter_words, place, shown, spec_words
+from torchweld.notes import Captured, Eager, Notes, Recompiled
+
+# guards that are printed of one graph; all of them are in `Explanation.guards`
+_GUARDS = 25
+# of those that PyTorch's own code needs, the kinds that are printed
+_TOLD = ("tensor", "equal")
+# of the modes of torch, those that users know
+_MODES = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled",
+          "get_default_dtype", "get_autocast")  # fmt: skip
+# there was nothing to compile
+_NOTHING = ("W113",)
+
+
+class Explanation:
+    """What compiling found. `print` it, or look at its parts.
+
+    graphs: in the order of capture. breaks: why something was not captured. guards: of all graphs.
+    recompiles: with their reasons. eager: what runs eagerly, frame by frame.
+    """
+
+    def __init__(self, notes: Notes) -> None:
+        self.captured: list[Captured] = notes.captured
+        self.eager: list[Eager] = notes.eager
+        self.recompiles: list[Recompiled] = notes.recompiled
+
+    @property
+    def graphs(self) -> list[GraphModule]:
+        return [c.graph for c in self.captured]
+
+    @property
+    def breaks(self) -> list[Refusal]:
+        return [e.why for e in self.eager if e.why.code not in _NOTHING]
+
+    @property
+    def guards(self) -> list[Guard]:
+        return [g for c in self.captured for g in c.guards]
+
+    @property
+    def operators(self) -> list[Counter[str]]:
+        """Of each graph, how often it calls each operator."""
+        return [c.operators() for c in self.captured]
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, guards: bool = True) -> str:
+        """What is printed. guards: list them, by the line that made them necessary."""
+        lines = list(self._lines())
+        for i, one in enumerate(self.captured if guards else ()):
+            lines += ("", f"guards: graph {i}", *_guard_lines(one.guards))
+        return "\n".join(lines)
+
+    def _lines(self) -> Iterator[str]:
+        yield ", ".join((
+            _count(len(self.graphs), "graph"), _count(len(self.breaks), "break"),
+            _count(len(self.recompiles), "recompile"), _count(len(self.guards), "guard"),
+        ))  # fmt: skip
+        for i, one in enumerate(self.captured):
+            yield from ("", *_graph_lines(i, one))
+        for why, names in _by_reason(self.eager).items():
+            yield from ("", why.text(), f"  ran eagerly: {names}")
+        if self.recompiles:
+            yield ""
+        for text, n in Counter(r.text() for r in self.recompiles).items():
+            yield text if n == 1 else f"{text}  ({n} times)"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _graph_lines(i: int, one: Captured) -> Iterator[str]:
+    counts = one.operators()
+    listed = ", ".join(f"{name} {n}" if n > 1 else name for name, n in counts.most_common())
+    yield f"graph {i}: {one.of.name}  {one.of.at.file}:{one.of.at.line}"
+    yield f"  {_count(sum(counts.values()), 'operator')}: {listed}"
+    if one.runs:
+        yield f"  runs as {one.runs}"
+
+
+def _by_reason(eager: Iterable[Eager]) -> dict[Refusal, str]:
+    """The reasons in order, with the frames that each one made run eagerly."""
+    found: dict[Refusal, Counter[str]] = {}
+    for e in eager:
+        found.setdefault(e.why, Counter())[f"{e.of.name} ({e.of.at.file}:{e.of.at.line})"] += 1
+    return {
+        why: ", ".join(name if n == 1 else f"{name} {n} times" for name, n in names.items())
+        for why, names in found.items()
+    }
+
+
+def _guard_lines(guards: tuple[Guard, ...]) -> Iterator[str]:
+    """The guards under the line of the user that made them necessary; the rest is counted."""
+    states = [guard_words(g) for g in guards if g.kind == "state"]
+    modes = [said for said in states if said.startswith(_MODES)]
+    by_line: dict[str, list[str]] = {"modes of torch": modes} if modes else {}
+    for guard in guards:
+        if guard.kind != "state" and (_is_users(guard.why) or guard.kind in _TOLD):
+            at = guard.why.text() if _is_users(guard.why) else "PyTorch's own code"
+            by_line.setdefault(at, []).append(guard_words(guard))
+    left = _GUARDS
+    for at, some in by_line.items():
+        if left > 0:
+            yield f"  {at}"
+            yield from (f"    {words}" for words in some[:left])
+        left -= len(some)
+    if left < 0:
+        yield f"  and {-left} more of this kind"
+    rest = len(guards) - sum(map(len, by_line.values()))
+    if rest:
+        yield f"  and {rest} of PyTorch's code: classes, hooks, functions that it calls"
+
+
+def _is_users(at: Loc) -> bool:
+    return at is not NOWHERE and not at.file.startswith(OWN_CODE)
+
+
+def guard_words(guard: Guard) -> str:
+    """What must hold, in a few words."""
+    name = place(guard.source) if guard.source is not None else ""
+    if guard.kind == "state":
+        assert isinstance(guard.expected, tuple)
+        getter, value = guard.expected
+        return f"{getter_words(getter)} is {shown(value)}"
+    if guard.kind == "tensor":
+        assert isinstance(guard.expected, tuple)
+        return f"{name} is {spec_words(guard.expected)}"
+    return _SAID[guard.kind].format(name=name, value=_value(guard))
+
+
+def _value(guard: Guard) -> str:
+    expected = guard.expected
+    if isinstance(expected, Source):
+        return place(expected)
+    if isinstance(expected, type):
+        return expected.__qualname__
+    return getattr(expected, "__name__", "") if guard.kind == "predicate" else shown(expected)
+
+
+_SAID = {
+    "type": "{name} is a {value}", "is": "{name} is the object {value}",
+    "is_not": "{name} is not the object {value}", "equal": "{name} == {value}",
+    "length": "len({name}) == {value}", "has_key": "{name} has {value}",
+    "lacks_key": "{name} has no {value}", "keys": "the keys of {name} are {value}",
+    "same": "{name} is {value}", "distinct": "{name} is not {value}",
+    "class_version": "no attribute of class {name} was set",
+    "predicate": "{value}({name})",
+}  # fmt: skip
