@@ -82,7 +82,8 @@ class Site:
     """What is known of one function that is compiled, besides its entries.
 
     late: sources of numbers that changed. inner: of the functions that it calls when it runs
-    eagerly, by the id of their code; these have a `code`. entries: what was made, in order.
+    eagerly, by the id of their code; these have a `code`, and a `root`: the one that calls them,
+    directly or not. entries: what was made, in order.
     seen: it was called before. spent: its limit was reached.
     """
 
@@ -91,6 +92,7 @@ class Site:
     inner: dict[int, Site] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     code: types.CodeType | None = None
+    root: ReferenceType[Site] | None = None
     idle: int = 0
     seen: bool = False
     spent: bool = False
@@ -331,11 +333,12 @@ def eager_call(fn: types.FunctionType, site: Site, hooked: bool = True) -> Calla
     plain = site.options.fullgraph or not hooked
     # a function that was compiled owns its entries, and lives while one of them runs
     found: Callable[[], Any] = weakref.ref(fn) if site.code is None else lambda: fn
+    site_of = weakref.ref(site)
 
     def run(outs: object, *flat: Any) -> Any:
         start = found() if plain else functools.partial(run_hooked, found())
         before = getattr(_region, "site", None)
-        _region.site = site
+        _region.site = site_of()
         try:
             if k == len(flat) == n:
                 return start(*flat)
@@ -404,9 +407,13 @@ def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
         return _marked_frame(view, mark[0])
     if _is_skipped(view):
         return None
-    site = outer.inner.get(id(view.code))
+    root = outer if outer.root is None else outer.root()
+    if root is None:
+        return ()  # it was forgotten meanwhile
+    site = root.inner.get(id(view.code))
     if site is None:
-        site = outer.inner[id(view.code)] = Site(outer.options, inner=outer.inner, code=view.code)
+        site = Site(outer.options, code=view.code, root=weakref.ref(root))
+        root.inner[id(view.code)] = site
     if not _has_tensors(view.locals):
         site.idle += 1
         return _as_before(view) if site.idle < _IDLE else None
