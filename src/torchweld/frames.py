@@ -28,6 +28,7 @@ from torchweld.base.errors import (
     InternalError,
     RecompileError,
     Refusal,
+    StateChanged,
     Unsupported,
     UsageTypeError,
     WeldError,
@@ -84,7 +85,8 @@ class Site:
     late: sources of numbers that changed. inner: of the functions that it calls when it runs
     eagerly, by the id of their code; these have a `code`, and a `root`: the one that calls them,
     directly or not. entries: what was made, in order.
-    seen: it was called before. spent: its limit was reached.
+    seen: it was called before. spent: its limit was reached. changes: how often a capture was in
+    vain because something changed meanwhile.
     """
 
     options: Options
@@ -96,12 +98,14 @@ class Site:
     idle: int = 0
     seen: bool = False
     spent: bool = False
+    changes: int = 0
 
     def clear(self) -> None:
         self.late.clear()
         self.inner.clear()
         self.entries.clear()
         self.seen = self.spent = False
+        self.changes = 0
 
 
 _LOG = logging.getLogger("torchweld")
@@ -109,6 +113,8 @@ _lock = threading.RLock()
 # While one thread compiles, the others run eagerly what is not compiled yet; under fullgraph=True,
 # which has no eager code, they wait this many seconds.
 _PATIENCE = 60.0
+# after this many captures in vain it is no other thread's doing
+_CHANGES = 10
 # there was nothing to compile, which fullgraph does not mind
 _HARMLESS = ("W113",)
 _ready = False
@@ -150,6 +156,9 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
         dispatcher.add(entry)
         site.entries[:] = dispatcher.entries
         return entry
+    except StateChanged as error:
+        events.emit("capture", "in vain", error.why, code=error.code)
+        return None
     finally:
         _lock.release()
 
@@ -188,7 +197,7 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
         with collection_paused():
             return _captured(cap, fn, args, site)
     except Unsupported as error:
-        if error.code == "W113" and site.code is not None:
+        if isinstance(error, StateChanged) or (error.code == "W113" and site.code is not None):
             raise
         _report(error.refusal(), named(fn))
         if options.fullgraph and error.code not in _HARMLESS:
@@ -240,7 +249,9 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
         events.emit("guards", region.name, "\n" + "\n".join(g.text() for g in region.guards))
     failing = program.explain(args)
     if failing >= 0:
-        raise InternalError(f"a guard fails on what it was made of: {program.reasons[failing]}")
+        site.changes += 1
+        why = f"a guard fails on what it was made of: {program.reasons[failing]}"
+        raise StateChanged("W118", why) if site.changes < _CHANGES else InternalError(why)
     values = program.registers(args)
     region.graph.meta[SETTINGS] = site.options.graph
     mark_owned(region, [values[builder.register(s)] for s in region.inputs])
@@ -427,6 +438,8 @@ def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
     except RecompileError as error:
         _region.failed = error
         return _as_before(view)
+    except StateChanged:
+        return _as_before(view)
     finally:
         _lock.release()
     if entry is None:
@@ -469,6 +482,8 @@ def _inner_entry(view: FrameView, site: Site) -> Entry | None:
     try:
         fn: Any = view.function
         return _entry_or_eager(fn, view.locals, site, site.entries)
+    except StateChanged:
+        raise
     except Unsupported:
         return None  # nothing to compile
     except KeyboardInterrupt:

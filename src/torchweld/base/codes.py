@@ -85,6 +85,11 @@ _ROWS = (
         "graph break that the program asks for",
         "remove the call of graph_break",
     ),
+    (
+        "W118",
+        "value that changed while the function was captured",
+        "none needed: this call ran eagerly, a later one is compiled",
+    ),
     # graph, lower, fuse, codegen: W2xx
     ("W201", "graph cannot be made functional", "report it with the graph from TORCHWELD_DUMP"),
     ("W202", "operator without a lowering runs in ATen", "none needed"),

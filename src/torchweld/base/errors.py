@@ -4,6 +4,7 @@ WeldError
   Unsupported          the frame or operator runs eagerly; never reaches the user in default mode
     GraphBreak         capture cannot go on here
     LoweringError      no generated code for this operator
+    StateChanged       another thread changed what was being captured
   FullGraphError       a GraphBreak under fullgraph=True
   RecompileError       compilation under the stance "fail_on_recompile" (also a RuntimeError)
   BackendError         compiler or loader failed
@@ -69,6 +70,10 @@ class GraphBreak(Unsupported):
 
 class LoweringError(Unsupported):
     """This operator call has no generated code."""
+
+
+class StateChanged(Unsupported):
+    """Another thread changed what the capture had read: this once, eager does it."""
 
 
 class FullGraphError(WeldError):
