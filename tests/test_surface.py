@@ -10,6 +10,7 @@ import torch
 
 import torchweld
 from torchweld.base.errors import FullGraphError, RecompileError
+from torchweld.capture import marks
 
 X = torch.arange(1.0, 5.0)
 
@@ -201,7 +202,7 @@ def test_substitute_with_other_parameters():
     with pytest.raises(TypeError, match="skip_signature_check"):
         torchweld.substitute_in_graph(helper)(lambda y, z: y)
     torchweld.substitute_in_graph(helper, skip_signature_check=True)(lambda y: y)
-    torchweld.capture.marks._known.pop(id(helper))
+    marks._known.pop(id(helper))
 
 
 def test_a_substitute_may_call_what_it_stands_for():

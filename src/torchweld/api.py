@@ -1,10 +1,9 @@
-"""compile(), reset(), explain(), and the public names of other modules."""
+"""compile(), reset(), statistics(): the public functions that compiling itself needs."""
 
 from __future__ import annotations
 
-import atexit
 import functools
-import sys
+import importlib
 import types
 import weakref
 from collections.abc import Callable
@@ -15,25 +14,13 @@ import torch
 
 from torchweld.base import config, events
 from torchweld.base.errors import UsageError, UsageTypeError
-from torchweld.capture.dims import (
-    cudagraph_mark_step_begin,
-    graph_break,
-    is_exporting,
-    mark_dynamic,
-    mark_static,
-    mark_static_address,
-    mark_unbacked,
-    maybe_mark_dynamic,
-)
 from torchweld.capture.marks import Mark, mark_of
 from torchweld.capture.session import Compiling, is_compiling
-from torchweld.explanation import Explanation
 from torchweld.frame import hook
 from torchweld.frame.program import Dispatcher, Entry
 from torchweld.frames import Options, Site, compile_frame, forget, prepare
 from torchweld.ir.graph import GraphSettings
 from torchweld.module import compiled_module
-from torchweld.notes import listen, listening
 from torchweld.pipeline import (
     STATISTICS,
     Backend,
@@ -42,38 +29,9 @@ from torchweld.pipeline import (
     weld_backend,
 )
 from torchweld.runtime import cudagraph
-from torchweld.stance import follow, followers, set_stance
-from torchweld.surface import (
-    allow_in_graph,
-    assume_constant_result,
-    disable,
-    nested_compile_region,
-    substitute_in_graph,
-)
+from torchweld.stance import follow, followers
 
-__all__ = [
-    "Explanation",
-    "allow_in_graph",
-    "assume_constant_result",
-    "compile",
-    "cudagraph_mark_step_begin",
-    "disable",
-    "explain",
-    "graph_break",
-    "is_compiling",
-    "is_exporting",
-    "mark_dynamic",
-    "mark_static",
-    "mark_static_address",
-    "mark_unbacked",
-    "maybe_mark_dynamic",
-    "memory_report",
-    "nested_compile_region",
-    "reset",
-    "set_stance",
-    "statistics",
-    "substitute_in_graph",
-]
+__all__ = ["compile", "is_compiling", "memory_report", "reset", "statistics"]
 
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
 OPTION_TYPES: dict[str, type] = {"recompile_limit": int, "freeze": bool, "cudagraphs": bool}
@@ -116,13 +74,13 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     disable: give the model back as it is.
     Errors: TypeError or ValueError that names the argument.
     """
-    chosen = _options(fullgraph, dynamic, backend, mode, options, disable)
+    chosen = options_of(fullgraph, dynamic, backend, mode, options, disable)
     if model is None:
         return lambda fn: _compile(fn, chosen, disable)
     return _compile(model, chosen, disable)
 
 
-def _options(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any,
+def options_of(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any,
              disable: Any) -> Options:  # fmt: skip
     for name, value in (("fullgraph", fullgraph), ("disable", disable)):
         if not isinstance(value, bool):
@@ -244,7 +202,7 @@ def dispatcher(fn: types.FunctionType, options: Options, site: Site | None = Non
     """The compiled form of one Python function."""
     prepare()
     if config.current().explain:
-        _explain_at_exit()
+        importlib.import_module("torchweld.explanation").explain_at_exit()
     site = site or Site(options)
     made = Dispatcher(fn, functools.partial(_miss, site=site))
     functools.update_wrapper(made, fn)
@@ -252,13 +210,6 @@ def dispatcher(fn: types.FunctionType, options: Options, site: Site | None = Non
     follow(made)
     _sites.add(site)
     return made
-
-
-@functools.cache
-def _explain_at_exit() -> None:
-    """TORCHWELD_EXPLAIN=1: print at the end what was compiled and what was not."""
-    notes = listen()
-    atexit.register(lambda: print(Explanation(notes).text(guards=False), file=sys.stderr))
 
 
 def _miss(made: Dispatcher, args: tuple[object, ...], *, site: Site) -> Entry | None:
@@ -291,25 +242,7 @@ def memory_report() -> cudagraph.MemoryReport:
     return cudagraph.memory_report()
 
 
-def explain(fn: Any, *, backend: str | Backend = "eager") -> Callable[..., Explanation]:
-    """explain(fn)(*args): run `fn` once and tell what was captured, what broke, what is guarded.
-
-    fn: also one that is compiled already; it is captured anew.
-    backend: what the graphs are compiled with; "torchweld" tells their kernels too.
-    """
-
-    options = _options(False, None, backend, None, None, False)
-
-    def run(*args: Any, **kwargs: Any) -> Explanation:
-        made = _unshared(_uncompiled(fn), options)
-        with listening() as notes:
-            made(*args, **kwargs)
-        return Explanation(notes)
-
-    return run
-
-
-def _unshared(model: Any, options: Options) -> Any:
+def unshared(model: Any, options: Options) -> Any:
     """A compiled form that nothing is known of yet, and that nobody else gets."""
     if isinstance(model, torch.nn.Module):
         return compiled_module(model, lambda fn: dispatcher(fn, options))
@@ -317,12 +250,3 @@ def _unshared(model: Any, options: Options) -> Any:
         return types.MethodType(dispatcher(model.__func__, options), model.__self__)
     fn = model if isinstance(model, types.FunctionType) else _function_of(model)
     return dispatcher(fn, options)
-
-
-def _uncompiled(fn: Any) -> Any:
-    """The function or module that was given to compile()."""
-    if isinstance(fn, Dispatcher):
-        return fn.fn
-    if isinstance(fn, types.MethodType) and isinstance(fn.__func__, Dispatcher):
-        return types.MethodType(fn.__func__.fn, fn.__self__)
-    return fn._orig_mod if hasattr(type(fn), "_torchweld_origin") else fn

@@ -1,19 +1,27 @@
-"""The answer of explain(): what was captured, what was not and why, and what is guarded."""
+"""explain(): what was captured, what was not and why, and what is guarded."""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import sys
+import types
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from torch.fx import GraphModule
 
+from torchweld.api import options_of, unshared
 from torchweld.base.errors import Refusal
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.session import OWN_CODE
+from torchweld.frame.program import Dispatcher
 from torchweld.ir.guard import Guard
 from torchweld.ir.source import Source
 from torchweld.misses import getter_words, place, shown, spec_words
-from torchweld.notes import Captured, Eager, Notes, Recompiled
+from torchweld.notes import Captured, Eager, Notes, Recompiled, listen, listening
+from torchweld.pipeline import Backend
 
 # guards that are printed of one graph; all of them are in `Explanation.guards`
 _GUARDS = 25
@@ -161,3 +169,38 @@ _SAID = {
     "class_version": "no attribute of class {name} was set",
     "predicate": "{value}({name})",
 }  # fmt: skip
+
+
+# ---------------------------------------------------------------- asking
+def explain(fn: Any, *, backend: str | Backend = "eager") -> Callable[..., Explanation]:
+    """explain(fn)(*args): run `fn` once and tell what was captured, what broke, what is guarded.
+
+    fn: also one that is compiled already; it is captured anew.
+    backend: what the graphs are compiled with; "torchweld" tells their kernels too.
+    """
+
+    options = options_of(False, None, backend, None, None, False)
+
+    def run(*args: Any, **kwargs: Any) -> Explanation:
+        made = unshared(_uncompiled(fn), options)
+        with listening() as notes:
+            made(*args, **kwargs)
+        return Explanation(notes)
+
+    return run
+
+
+def _uncompiled(fn: Any) -> Any:
+    """The function or module that was given to compile()."""
+    if isinstance(fn, Dispatcher):
+        return fn.fn
+    if isinstance(fn, types.MethodType) and isinstance(fn.__func__, Dispatcher):
+        return types.MethodType(fn.__func__.fn, fn.__self__)
+    return fn._orig_mod if hasattr(type(fn), "_torchweld_origin") else fn
+
+
+@functools.cache
+def explain_at_exit() -> None:
+    """TORCHWELD_EXPLAIN=1: print at the end what was compiled and what was not."""
+    notes = listen()
+    atexit.register(lambda: print(Explanation(notes).text(guards=False), file=sys.stderr))

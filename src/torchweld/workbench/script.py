@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+import torchweld
 from torchweld import api
 from torchweld.base.events import emit
 from torchweld.explanation import Explanation
@@ -41,7 +42,7 @@ def replacements() -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
     return (
         (torch, "compile", compile_like_torch),
         (torch.compiler, "compile", compile_like_torch),
-        *((torch.compiler, name, getattr(api, name)) for name in _SURFACE),
+        *((torch.compiler, name, getattr(torchweld, name)) for name in _SURFACE),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from torchweld.capture import dims
+from torchweld.capture import marks
 from torchweld.capture.attrs import from_python
 from torchweld.capture.modes import (
     ATTENTION,
@@ -97,17 +97,17 @@ _answer(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, i
 _answer(False, torch.jit.is_scripting, torch.jit.is_tracing,  # type: ignore[attr-defined]
         torch._C._get_tracing_state,
         torch.onnx.is_in_onnx_export, torch.compiler.is_exporting, torch.distributed.is_initialized,
-        dims.is_exporting,
+        marks.is_exporting,
         torch._C._is_torch_function_all_disabled, torch.overrides.is_tensor_method_or_property)
 _answer(None, torch._C._log_api_usage_once, torch.compiler.cudagraph_mark_step_begin,
-        torch._assert, torch.amp.autocast_mode._enter_autocast, dims.cudagraph_mark_step_begin,
-        *((_DYNAMO, fn.__name__) for fn in dims.MARKS), *dims.MARKS)
+        torch._assert, torch.amp.autocast_mode._enter_autocast, marks.cudagraph_mark_step_begin,
+        *((_DYNAMO, fn.__name__) for fn in marks.SIZE_MARKS), *marks.SIZE_MARKS)
 _answer(False, torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
         torch.overrides.has_torch_function_variadic)
 
 
 @NAMED.register((_DYNAMO, "graph_break"))
-@function(dims.graph_break)
+@function(marks.graph_break)
 def graph_break(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     said = [str(constant(a)) for a in (*args, *kwargs.values())]
     raise refuse("W117", ": ".join(("asked for by the program", *said)), cap.loc())
