@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+import torch._dynamo
 
 import torchweld
 from torchweld.base.errors import FullGraphError, RecompileError
@@ -101,6 +102,16 @@ def test_what_a_function_calls_that_is_disabled_alone_is_compiled(name):
     backend = checked(lambda x: shallow(x) * 2, (X,), (X,))
     assert backend.n == 1
     assert ran == [False] * 4
+
+
+def test_function_that_dynamo_skips():
+    backend = checked(lambda x: skipped(x) * 2, (X,), (X,))
+    assert backend.n == 1  # helper
+
+
+@sys.modules["torch._dynamo"].decorators.skip
+def skipped(x):
+    return helper(x) + 1
 
 
 def test_the_reason_of_disable_is_told():
@@ -438,6 +449,22 @@ def test_eager_then_compile(whose):
         assert backend.n == 0
         compiled(X)
     assert backend.n == 1
+
+
+@pytest.mark.parametrize("set_stance", [torchweld.set_stance, torch.compiler.set_stance])
+def test_function_that_sets_a_stance_runs_eagerly(set_stance):
+    @set_stance("force_eager")
+    def decorated(x):
+        return helper(x)
+
+    def f(x):
+        with set_stance("default"):
+            return decorated(x) + 1
+
+    compiled = torchweld.compile(f, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(X), f(X))
+    assert torchweld.statistics()["internal_errors"] == 0
 
 
 def test_stance_that_a_compiled_function_sets():

@@ -86,11 +86,13 @@ def _torch_mark(fn: Any) -> tuple[Mark, str] | None:
         # functools.wraps copies the marks of a function to its wrapper, all but this number
         own = named.get("_torchdynamo_wrapper_id", id(fn)) == id(fn)
         if named.get("_torchdynamo_disable") and own:
-            deep = named.get("_torchdynamo_disable_recursive", True)
+            deep = named.get("_torchdynamo_disable_recursive", False)
             mark = Mark.DISABLED if deep else Mark.SHALLOW
             return mark, str(named.get("_torchdynamo_disable_msg") or "")
         if named.get("_dynamo_marked_constant"):
             return Mark.CONSTANT, ""
+        if named.get("_dynamo_forbidden"):
+            return Mark.SHALLOW, "torch forbids it in compiled code"
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None and id(fn) in rules._allowed_callable_ids:
         return Mark.ALLOWED, ""
