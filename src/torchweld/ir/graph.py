@@ -53,8 +53,8 @@ def dismantle(gm: GraphModule) -> None:
     torch.fx keeps for tracebacks for ever, is dropped as well."""
     graph = gm.graph
     name = type(gm).forward.__code__.co_filename
-    graph_module._loader.eval_cache.pop(name, None)
-    linecache.cache.pop(name, None)
+    if graph_module._loader.eval_cache.pop(name, None) is not None:
+        linecache.cache.pop(name, None)
     for node in reversed(graph.nodes):
         graph.erase_node(node)
         node.meta.clear()
