@@ -18,12 +18,12 @@ if TYPE_CHECKING:
         maybe_mark_dynamic,
     )
     from torchweld.explanation import Explanation, explain
-    from torchweld.stance import set_stance
     from torchweld.surface import (
         allow_in_graph,
         assume_constant_result,
         disable,
         nested_compile_region,
+        set_stance,
         substitute_in_graph,
     )
 
@@ -66,12 +66,12 @@ _PLACES = {
         "maybe_mark_dynamic",
     ),
     "torchweld.explanation": ("Explanation", "explain"),
-    "torchweld.stance": ("set_stance",),
     "torchweld.surface": (
         "allow_in_graph",
         "assume_constant_result",
         "disable",
         "nested_compile_region",
+        "set_stance",
         "substitute_in_graph",
     ),
 }

@@ -14,7 +14,7 @@ import torch
 
 from torchweld.base import config, events
 from torchweld.base.errors import UsageError, UsageTypeError
-from torchweld.capture.marks import Mark, mark_of
+from torchweld.capture.marks import Mark, follow, followers, mark_of
 from torchweld.capture.session import Compiling, is_compiling
 from torchweld.frame import hook
 from torchweld.frame.program import Dispatcher, Entry
@@ -29,7 +29,6 @@ from torchweld.pipeline import (
     weld_backend,
 )
 from torchweld.runtime import cudagraph
-from torchweld.stance import follow, followers
 
 __all__ = ["compile", "is_compiling", "memory_report", "reset", "statistics"]
 

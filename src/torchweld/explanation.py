@@ -20,8 +20,7 @@ from torchweld.frame.program import Dispatcher
 from torchweld.ir.guard import Guard
 from torchweld.ir.source import Source
 from torchweld.misses import getter_words, place, shown, spec_words
-from torchweld.notes import Captured, Eager, Notes, Recompiled, listen, listening
-from torchweld.pipeline import Backend
+from torchweld.pipeline import Backend, Captured, Eager, Notes, Recompiled, listen, listening
 
 # guards that are printed of one graph; all of them are in `Explanation.guards`
 _GUARDS = 25

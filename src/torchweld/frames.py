@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _thread
 import functools
+import importlib
 import logging
 import sys
 import threading
@@ -35,7 +36,7 @@ from torchweld.base.errors import (
 )
 from torchweld.capture.guard_build import GuardBuilder, load
 from torchweld.capture.interp import capture
-from torchweld.capture.marks import Mark, mark_of
+from torchweld.capture.marks import Mark, current_stance, mark_of
 from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
@@ -46,10 +47,21 @@ from torchweld.ir.graph import OWNED, SETTINGS, VAL, GraphSettings, dismantle
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.ir.source import Item, Local, Source
-from torchweld.misses import why_missed
-from torchweld.notes import Captured, Eager, Named, Recompiled, named, note, wanted
-from torchweld.pipeline import STATISTICS, Backend, Compiled, eager_backend, weld_backend
-from torchweld.stance import current as stance_now
+from torchweld.pipeline import (
+    STATISTICS,
+    Backend,
+    Captured,
+    Compiled,
+    Eager,
+    Miss,
+    Named,
+    Recompiled,
+    eager_backend,
+    named,
+    note,
+    wanted,
+    weld_backend,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +175,12 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
         _lock.release()
 
 
+def why_missed(entries: Sequence[Entry], args: tuple[object, ...]) -> tuple[Miss, ...]:
+    """Why these entries do not fit, in words; the words are loaded when they are first needed."""
+    found: tuple[Miss, ...] = importlib.import_module("torchweld.misses").why_missed(entries, args)
+    return found
+
+
 def forget(dispatcher: Dispatcher) -> None:
     """Drop everything that was compiled of a function."""
     dispatcher.clear()
@@ -173,7 +191,7 @@ def forget(dispatcher: Dispatcher) -> None:
 def _declines(site: Site, of: Named, entries: Sequence[Entry],
               args: tuple[object, ...]) -> bool:  # fmt: skip
     """Whether the stance wants this call to run eagerly. Errors: RecompileError."""
-    now = stance_now()
+    now = current_stance()
     if now == "default":
         return False
     if now == "fail_on_recompile":

@@ -8,36 +8,21 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.guard_build import load
 from torchweld.frame.program import Entry, tensor_codes
 from torchweld.ir.guard import Guard
 from torchweld.ir.source import Attr, CellContents, InstanceDict, Item, Pinned, Source, TypeOf
+from torchweld.pipeline import Miss
 
 _SHOWN = 60
 # dtypes that torch warns of
 _RARE = ("q", "complex32", "chalf")
 _DEVICES = {0: "cpu", 1: "cuda"}
 _GONE = object()
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """One reason. what: `name` was this, is that. fix: what helps. at: the line that asked."""
-
-    what: str
-    fix: str = ""
-    at: Loc = NOWHERE
-
-    def text(self) -> str:
-        """`model.py:12: what; fix`."""
-        said = f"{self.what}; {self.fix}" if self.fix else self.what
-        return said if self.at is NOWHERE else f"{self.at.file}:{self.at.line}: {said}"
 
 
 def why_missed(entries: Iterable[Entry], args: tuple[object, ...]) -> tuple[Miss, ...]:

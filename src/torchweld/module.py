@@ -13,7 +13,7 @@ import torch
 
 from torchweld.frame.program import Dispatcher
 from torchweld.frames import forget
-from torchweld.notes import STANDS_FOR
+from torchweld.pipeline import STANDS_FOR
 
 Make = Callable[[types.FunctionType], Any]
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from torchweld.base.errors import UsageTypeError
-from torchweld.capture.marks import Mark, set_mark, set_substitute
+from torchweld.base.errors import UsageError, UsageTypeError
+from torchweld.capture.marks import STANCES, Mark, change_stance, set_mark, set_substitute
 from torchweld.frame import hook
 from torchweld.frame.program import Dispatcher
 from torchweld.module import compiled_module
 
 __all__ = [
     "allow_in_graph", "assume_constant_result", "disable", "nested_compile_region",
-    "substitute_in_graph",
+    "set_stance", "substitute_in_graph",
 ]  # fmt: skip
 
 
@@ -160,3 +160,42 @@ def nested_compile_region(fn: Any = None, options: Any = None, max_reuse_entries
         return nested_compile_region
     _need_callable("nested_compile_region", fn)
     return fn
+
+
+class set_stance:
+    """set_stance(name): set it now, `with set_stance(name):` inside the block, or decorate.
+
+    stance: "default"; "force_eager"; "eager_on_recompile": what is not compiled yet runs eagerly;
+        "fail_on_recompile": it raises RecompileError; "eager_then_compile": compiled at the second
+        call.
+    skip_guard_eval_unsafe: accepted; guards are always checked.
+    Errors: ValueError for an unknown stance, and for `force_backend`, which torchweld has not.
+    """
+
+    def __init__(self, stance: str = "default", *, skip_guard_eval_unsafe: bool = False,
+                 force_backend: object = None) -> None:  # fmt: skip
+        if stance not in STANCES:
+            raise UsageError("W401", f"stance is {stance!r}, not one of {', '.join(STANCES)}")
+        if force_backend is not None:
+            raise UsageError("W401", "force_backend: pass backend= to torchweld.compile")
+        self.stance = stance
+        self.before = change_stance(stance)
+
+    def __enter__(self) -> None:
+        change_stance(self.stance)
+
+    def __exit__(self, *exc: object) -> None:
+        change_stance(self.before)
+
+    def __call__(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        change_stance(self.before)
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            before = change_stance(self.stance)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                change_stance(before)
+
+        return call

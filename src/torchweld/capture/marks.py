@@ -1,8 +1,10 @@
-"""What the user has said about callables, tensors and steps, where the capture can see it.
+"""What the user has said about callables, tensors and the process, where the capture can see it.
 
 A callable: run it eagerly, record it as one node, take its result as a constant, capture another
 function in its place. Marks that were set with torch's own functions are found too, where torch
 keeps them; that is looked up in `sys.modules`, since torch._dynamo is never imported here.
+
+The process: the stance, one for all threads. torch's own counts for what is about to be compiled.
 
 A tensor: which sizes change. Kept as attributes of the tensor, under the names where torch keeps
 them, so that marks made with either library are facts for both.
@@ -19,6 +21,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import torch
+
+from torchweld.frame.program import Dispatcher
 
 
 class Mark(Enum):
@@ -209,3 +213,51 @@ def graph_break(msg: str = "") -> None:
 
 
 SIZE_MARKS = (mark_dynamic, maybe_mark_dynamic, mark_unbacked, mark_static, mark_static_address)
+
+
+# ---------------------------------------------------------------- the process
+# stance -> what it means
+STANCES = {
+    "default": "compile what is not compiled yet",
+    "force_eager": "run everything eagerly, what is compiled included",
+    "eager_on_recompile": "run eagerly what is not compiled yet",
+    "fail_on_recompile": "raise an error where something would be compiled",
+    "eager_then_compile": "run the first call of each function eagerly, compile at the second",
+    "aot_eager_then_compile": "the same",
+}
+
+_stance = "default"
+_dispatchers: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
+
+
+def current_stance() -> str:
+    """The stance in force: ours, unless only torch's differs from the default."""
+    if _stance != "default":
+        return _stance
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    theirs = getattr(getattr(dynamo, "_stance", None), "stance", "default")
+    return theirs if theirs in STANCES else "default"
+
+
+def follow(dispatcher: Dispatcher) -> None:
+    """Keep a compiled function informed of the stance, as long as it lives."""
+    _dispatchers.add(dispatcher)
+    dispatcher.enabled = _stance != "force_eager"
+
+
+def followers() -> list[Dispatcher]:
+    """The compiled functions that are alive."""
+    return list(_dispatchers)
+
+
+def change_stance(stance: str) -> str:
+    """Set the stance; what it was before."""
+    global _stance
+    before, _stance = _stance, stance
+    for dispatcher in followers():
+        dispatcher.enabled = stance != "force_eager"
+    return before
+
+
+# in a compiled function it ends the graph: what follows is compiled or not under another stance
+set_mark(change_stance, Mark.DISABLED, "it decides what is compiled")

@@ -14,7 +14,7 @@ import torchweld
 from torchweld import api
 from torchweld.base.events import emit
 from torchweld.explanation import Explanation
-from torchweld.notes import listening
+from torchweld.pipeline import listening
 
 # arguments of torch.compile that only tune what torchweld decides itself
 _LEFT_OUT = frozenset(("name", "recompile_limit", "isolate_recompiles", "shapes_spec"))
