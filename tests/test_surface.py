@@ -143,6 +143,11 @@ def test_disabled_module_keeps_its_state_and_runs_eagerly():
     assert checked(lambda x: quiet(x).relu(), (X,), (X,)).n == 0
 
 
+def test_module_that_torch_has_disabled():
+    quiet = torch.compiler.disable(torch.nn.Linear(4, 4))
+    assert checked(lambda x: quiet(x).relu(), (X,), (X,)).n == 0
+
+
 def test_disabled_class():
     @torchweld.disable
     class Layer(torch.nn.Module):

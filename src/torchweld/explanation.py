@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch.fx import GraphModule
 
 from torchweld.api import options_of, unshared
@@ -23,9 +24,13 @@ from torchweld.misses import getter_words, place, shown, spec_words
 from torchweld.pipeline import Backend, Captured, Eager, Notes, Recompiled, listen, listening
 
 # guards that are printed of one graph; all of them are in `Explanation.guards`
-_GUARDS = 25
-# of those that PyTorch's own code needs, the kinds that are printed
-_TOLD = ("tensor", "equal")
+_GUARDS = 40
+# keys of a dict that are printed
+_KEYS = 6
+# the kinds that are always printed
+_TOLD = ("tensor", "equal", "length", "keys", "has_key", "same", "distinct", "predicate")
+# modules whose classes go without saying
+_PLAIN = ("builtins", "collections", "torch")
 # of the modes of torch, those that users know
 _MODES = ("is_grad_enabled", "is_inference_mode_enabled", "is_autocast_enabled",
           "get_default_dtype", "get_autocast")  # fmt: skip
@@ -117,7 +122,7 @@ def _guard_lines(guards: tuple[Guard, ...]) -> Iterator[str]:
     modes = [said for said in states if said.startswith(_MODES)]
     by_line: dict[str, list[str]] = {"modes of torch": modes} if modes else {}
     for guard in guards:
-        if guard.kind != "state" and (_is_users(guard.why) or guard.kind in _TOLD):
+        if _is_told(guard):
             at = guard.why.text() if _is_users(guard.why) else "PyTorch's own code"
             by_line.setdefault(at, []).append(guard_words(guard))
     left = _GUARDS
@@ -130,7 +135,22 @@ def _guard_lines(guards: tuple[Guard, ...]) -> Iterator[str]:
         yield f"  and {-left} more of this kind"
     rest = len(guards) - sum(map(len, by_line.values()))
     if rest:
-        yield f"  and {rest} of PyTorch's code: classes, hooks, functions that it calls"
+        yield f"  and {rest} of classes, hooks and the functions that PyTorch's code calls"
+
+
+def _is_told(guard: Guard) -> bool:
+    """Whether a guard says something about the user's values, not about how modules are built."""
+    if guard.kind in _TOLD:
+        return "_hooks" not in place(guard.source) if guard.source is not None else True
+    if not _is_users(guard.why):
+        return False
+    expected = guard.expected
+    if guard.kind == "type":
+        return isinstance(expected, type) and expected.__module__ not in _PLAIN and not issubclass(
+            expected, torch.nn.Module)  # fmt: skip
+    module = str(getattr(expected, "__module__", ""))
+    plain = isinstance(expected, types.ModuleType | types.CodeType) or module == "builtins"
+    return guard.kind == "is" and not plain and not module.startswith("torch.nn.modules")
 
 
 def _is_users(at: Loc) -> bool:
@@ -156,6 +176,9 @@ def _value(guard: Guard) -> str:
         return place(expected)
     if isinstance(expected, type):
         return expected.__qualname__
+    if guard.kind == "keys" and isinstance(expected, tuple):
+        said = ", ".join(map(repr, expected[:_KEYS]))
+        return said + ", ..." * (len(expected) > _KEYS)
     return getattr(expected, "__name__", "") if guard.kind == "predicate" else shown(expected)
 
 

@@ -365,12 +365,13 @@ def eager_call(fn: types.FunctionType, site: Site, hooked: bool = True) -> Calla
     site_of = weakref.ref(site)
 
     def run(outs: object, *flat: Any) -> Any:
-        start = found() if plain else functools.partial(run_hooked, found())
+        real = found()
         before = getattr(_region, "site", None)
         _region.site = site_of()
         try:
             if k == len(flat) == n:
-                return start(*flat)
+                return real(*flat) if plain else run_hooked(real, *flat)
+            start = real if plain else functools.partial(run_hooked, real)
             kwargs = dict(zip(named, flat[n:k], strict=True))
             if has_kwargs:
                 kwargs.update(flat[-1])
