@@ -97,8 +97,8 @@ def _torch_mark(fn: Any) -> tuple[Mark, str] | None:
             return Mark.CONSTANT, ""
         if named.get("_dynamo_forbidden"):
             return Mark.SHALLOW, "torch forbids it in compiled code"
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None and id(fn) in rules._allowed_callable_ids:
+    rules = sys.modules.get("torch._dynamo.trace_rules")  # another thread may just import it
+    if rules is not None and id(fn) in getattr(rules, "_allowed_callable_ids", ()):
         return Mark.ALLOWED, ""
     return None
 
@@ -109,9 +109,10 @@ def substitute_of(fn: Any) -> Callable[..., Any] | None:
     if found is not None and found.substitute is not None:
         return found.substitute
     functions = sys.modules.get("torch._dynamo.variables.functions")
-    if functions is None:
+    kept = getattr(functions, "PolyfilledFunctionVariable", None)
+    if kept is None:
         return None
-    handlers = functions.PolyfilledFunctionVariable._get_polyfill_handlers()
+    handlers = kept._get_polyfill_handlers()
     try:
         wrapped = handlers.get(fn)
     except TypeError:  # unhashable
