@@ -1,25 +1,25 @@
-"""compile(), disable(), reset(), is_compiling(), explain(): the public functions."""
+"""compile(), reset(), statistics(): the public functions that compiling itself needs."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
 
 from torchweld.base import config, events
-from torchweld.base.errors import Refusal, UsageError, UsageTypeError
+from torchweld.base.errors import UsageError, UsageTypeError
+from torchweld.capture.marks import Mark, follow, followers, mark_of
 from torchweld.capture.session import Compiling, is_compiling
 from torchweld.frame import hook
 from torchweld.frame.program import Dispatcher, Entry
-from torchweld.frames import Options, Site, compile_frame, prepare
+from torchweld.frames import Options, Site, compile_frame, forget, prepare
 from torchweld.ir.graph import GraphSettings
-from torchweld.ir.guard import Guard
 from torchweld.module import compiled_module
 from torchweld.pipeline import (
     STATISTICS,
@@ -30,28 +30,29 @@ from torchweld.pipeline import (
 )
 from torchweld.runtime import cudagraph
 
-__all__ = [
-    "Explanation",
-    "compile",
-    "disable",
-    "explain",
-    "is_compiling",
-    "memory_report",
-    "reset",
-    "statistics",
-]
+__all__ = ["compile", "is_compiling", "memory_report", "reset", "statistics"]
 
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
 OPTION_TYPES: dict[str, type] = {"recompile_limit": int, "freeze": bool, "cudagraphs": bool}
 # what a mode says about CUDA graphs: True wherever possible, False never, None where they pay
 CUDA_GRAPHS = {"reduce-overhead": True, "max-autotune": True, "max-autotune-no-cudagraphs": False}
 
-_dispatchers: weakref.WeakSet[Dispatcher] = weakref.WeakSet()
+_sites: weakref.WeakSet[Site] = weakref.WeakSet()
 # what was compiled of a module, which it does not know; of a function: in its __dict__
 _modules: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, torch.nn.Module]] = (
     weakref.WeakKeyDictionary())  # fmt: skip
 _KEPT = "_torchweld_compiled"
 _KEEP = 8
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What a function keeps of its compiled form, which holds the function: no cycle."""
+
+    fn: Callable[[], types.FunctionType | None]
+    code: types.CodeType
+    site: Site
+    made: Callable[[], Dispatcher | None] = lambda: None
 
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
@@ -72,13 +73,13 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     disable: give the model back as it is.
     Errors: TypeError or ValueError that names the argument.
     """
-    chosen = _options(fullgraph, dynamic, backend, mode, options, disable)
+    chosen = options_of(fullgraph, dynamic, backend, mode, options, disable)
     if model is None:
         return lambda fn: _compile(fn, chosen, disable)
     return _compile(model, chosen, disable)
 
 
-def _options(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any,
+def options_of(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any,
              disable: Any) -> Options:  # fmt: skip
     for name, value in (("fullgraph", fullgraph), ("disable", disable)):
         if not isinstance(value, bool):
@@ -125,6 +126,9 @@ def _compile(model: Any, options: Options, disabled: bool) -> Any:
         raise UsageTypeError("W401", f"model must be callable, not {type(model).__name__}")
     if disabled or config.current().mode == "off" or isinstance(model, Dispatcher):
         return model
+    mark = mark_of(getattr(model, "__func__", model))
+    if mark is not None and mark[0] is Mark.DISABLED:
+        return model
     if isinstance(model, torch.nn.Module):
         return _module(model, options)
     if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
@@ -143,17 +147,23 @@ def _key(options: Options) -> tuple[object, ...]:
 
 
 def _shared(fn: types.FunctionType, options: Options) -> Dispatcher:
-    """The one compiled form of a function for these options, as long as the function lives."""
-    kept: dict[object, Any] = fn.__dict__.setdefault(_KEPT, {})
-    found = kept.get(_key(options))
-    if found is not None and found.fn is fn:  # functools.wraps copies __dict__
-        return found  # type: ignore[no-any-return]
-    if found is not None or any(d.fn is not fn for d in kept.values()):
+    """The one compiled form of a function for these options, as long as somebody holds it; what was
+    compiled lives as long as the function."""
+    kept: dict[object, _Kept] = fn.__dict__.setdefault(_KEPT, {})
+    if any(k.fn() is not fn for k in kept.values()):  # functools.wraps copies __dict__
         kept = fn.__dict__[_KEPT] = {}
-    made = dispatcher(fn, options)
-    kept[_key(options)] = made
-    if len(kept) > _KEEP:
-        del kept[next(iter(kept))]
+    found = kept.get(_key(options))
+    if found is None:
+        found = kept[_key(options)] = _Kept(weakref.ref(fn), fn.__code__, Site(options))
+        if len(kept) > _KEEP:
+            del kept[next(iter(kept))]
+    made = found.made()
+    if made is None:
+        made = dispatcher(fn, options, found.site)
+        found.made = weakref.ref(made)
+        for entry in found.site.entries if found.code is fn.__code__ else ():
+            made.add(entry)
+        found.code = fn.__code__
     return made
 
 
@@ -187,13 +197,17 @@ def _function_of(model: Callable[..., Any]) -> types.FunctionType:
     return call
 
 
-def dispatcher(fn: types.FunctionType, options: Options) -> Dispatcher:
+def dispatcher(fn: types.FunctionType, options: Options, site: Site | None = None) -> Dispatcher:
     """The compiled form of one Python function."""
     prepare()
-    made = Dispatcher(fn, functools.partial(_miss, site=Site(options)))
+    if config.current().explain:
+        importlib.import_module("torchweld.explanation").explain_at_exit()
+    site = site or Site(options)
+    made = Dispatcher(fn, functools.partial(_miss, site=site))
     functools.update_wrapper(made, fn)
     made.__dict__.pop(_KEPT, None)
-    _dispatchers.add(made)
+    follow(made)
+    _sites.add(site)
     return made
 
 
@@ -205,36 +219,13 @@ def _miss(made: Dispatcher, args: tuple[object, ...], *, site: Site) -> Entry | 
         return compile_frame(made, args, site)
 
 
-def disable(fn: Any = None, *, reason: str | None = None) -> Any:
-    """Mark a function so that it is never captured; also a decorator with arguments."""
-    if fn is None:
-        return functools.partial(disable, reason=reason)
-    if isinstance(fn, torch.nn.Module):
-        return disable(fn.__call__, reason=reason)
-
-    @functools.wraps(fn)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        regions = 0
-        while hook.active():  # nothing that it calls is captured either
-            hook.hook_leave()
-            regions += 1
-        try:
-            return fn(*args, **kwargs)
-        finally:
-            for _ in range(regions):
-                hook.hook_enter()
-
-    call._torchweld_disable = True  # type: ignore[attr-defined]
-    return call
-
-
 def reset() -> None:
     """Forget everything compiled so far, in all functions, and the counters."""
     hook.detach_all()
-    for made in list(_dispatchers):
-        made.clear()
-        assert isinstance(made.miss, functools.partial)
-        made.miss.keywords["site"].clear()
+    for made in followers():
+        forget(made)
+    for site in list(_sites):
+        site.clear()
     reset_statistics()
     cudagraph.trim()
     events.clear()
@@ -250,43 +241,11 @@ def memory_report() -> cudagraph.MemoryReport:
     return cudagraph.memory_report()
 
 
-@dataclass(slots=True)
-class Explanation:
-    """What capturing one call found."""
-
-    graphs: list[GraphModule] = field(default_factory=list)
-    breaks: list[Refusal] = field(default_factory=list)
-    guards: list[Guard] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        lines = [f"graphs: {len(self.graphs)}   breaks: {len(self.breaks)}   "
-                 f"guards: {len(self.guards)}"]  # fmt: skip
-        for i, gm in enumerate(self.graphs):
-            calls = [n for n in gm.graph.nodes if n.op.startswith("call")]
-            lines.append(f"graph {i}: {len(calls)} operations")
-        lines += [why.text() for why in self.breaks]
-        lines += ["guards:", *("  " + g.text() for g in self.guards)] if self.guards else []
-        return "\n".join(lines)
-
-
-def explain(fn: Any) -> Callable[..., Explanation]:
-    """explain(fn)(*args): run `fn` once and tell what was captured, what broke, what is guarded."""
-
-    def run(*args: Any, **kwargs: Any) -> Explanation:
-        out = Explanation()
-
-        def backend(gm: GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-            out.graphs.append(gm)
-            return gm.forward
-
-        before = len(STATISTICS.refusals)
-        made = compile(fn, backend=backend)
-        made(*args, **kwargs)
-        out.breaks = STATISTICS.refusals[before:]
-        target: Any = type(made).__call__ if isinstance(made, torch.nn.Module) else made
-        inner = getattr(target, "__func__", target)
-        for entry in inner.entries:
-            out.guards += entry.info.guards
-        return out
-
-    return run
+def unshared(model: Any, options: Options) -> Any:
+    """A compiled form that nothing is known of yet, and that nobody else gets."""
+    if isinstance(model, torch.nn.Module):
+        return compiled_module(model, lambda fn: dispatcher(fn, options))
+    if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
+        return types.MethodType(dispatcher(model.__func__, options), model.__self__)
+    fn = model if isinstance(model, types.FunctionType) else _function_of(model)
+    return dispatcher(fn, options)

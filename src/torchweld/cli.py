@@ -17,6 +17,7 @@ def parser() -> argparse.ArgumentParser:
         commands.add_parser("run", help="run a script with torch.compile replaced by torchweld's"),
         commands.add_parser("explain", help="run a script, then say what was compiled"),
     )
+    told[1].add_argument("--guards", action="store_true", help="list the guards of each graph")
     for script in told:
         script.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module")
         script.add_argument("script", metavar="SCRIPT")
@@ -44,8 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return bench.main(given.suite, given.only, given.quick, given.json, given.threads)
     from torchweld.workbench import script
 
-    action = script.run if given.command == "run" else script.explain
-    action(given.script, given.arguments, module=given.module)
+    if given.command == "run":
+        script.run(given.script, given.arguments, module=given.module)
+    else:
+        script.explain(given.script, given.arguments, module=given.module, guards=given.guards)
     return 0
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import _thread
 import functools
+import importlib
+import logging
 import sys
 import threading
 import types
@@ -25,24 +27,41 @@ from torchweld.base.collection import collection_paused
 from torchweld.base.errors import (
     FullGraphError,
     InternalError,
+    RecompileError,
     Refusal,
+    StateChanged,
     Unsupported,
     UsageTypeError,
     WeldError,
 )
 from torchweld.capture.guard_build import GuardBuilder, load
 from torchweld.capture.interp import capture
+from torchweld.capture.marks import Mark, current_stance, mark_of
 from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
 from torchweld.frame import hook
 from torchweld.frame.hook import FrameView, run_hooked
 from torchweld.frame.program import Dispatcher, Entry, torch_init
-from torchweld.ir.graph import OWNED, SETTINGS, VAL, GraphSettings
+from torchweld.ir.graph import OWNED, SETTINGS, VAL, GraphSettings, dismantle
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.ir.source import Item, Local, Source
-from torchweld.pipeline import STATISTICS, Backend, weld_backend
+from torchweld.pipeline import (
+    STATISTICS,
+    Backend,
+    Captured,
+    Compiled,
+    Eager,
+    Miss,
+    Named,
+    Recompiled,
+    eager_backend,
+    named,
+    note,
+    wanted,
+    weld_backend,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +77,28 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """`Entry.info`. region: None if the entry runs the function eagerly."""
+    """`Entry.info`. region: None if the entry runs the function eagerly. compiled: what the default
+    backend made of its graph. owns: the graph is known to nobody else, and ends with the entry."""
 
     guards: tuple[Guard, ...]
     region: Region | None
+    compiled: Compiled | None = None
+    owns: bool = False
+
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.owns and self.region is not None and not at_exit():
+            dismantle(self.region.graph)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Site:
     """What is known of one function that is compiled, besides its entries.
 
     late: sources of numbers that changed. inner: of the functions that it calls when it runs
-    eagerly, by the id of their code; entries: theirs, which nothing else keeps.
+    eagerly, by the id of their code; these have a `code`, and a `root`: the one that calls them,
+    directly or not. entries: what was made, in order.
+    seen: it was called before. spent: its limit was reached. changes: how often a capture was in
+    vain because something changed meanwhile.
     """
 
     options: Options
@@ -77,16 +106,27 @@ class Site:
     inner: dict[int, Site] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     code: types.CodeType | None = None
+    root: ReferenceType[Site] | None = None
     idle: int = 0
+    seen: bool = False
+    spent: bool = False
+    changes: int = 0
 
     def clear(self) -> None:
         self.late.clear()
         self.inner.clear()
+        self.entries.clear()
+        self.seen = self.spent = False
+        self.changes = 0
 
 
+_LOG = logging.getLogger("torchweld")
 _lock = threading.RLock()
-# a thread that waits longer than this for another one's compilation runs eagerly
+# While one thread compiles, the others run eagerly what is not compiled yet; under fullgraph=True,
+# which has no eager code, they wait this many seconds.
 _PATIENCE = 60.0
+# after this many captures in vain it is no other thread's doing
+_CHANGES = 10
 # there was nothing to compile, which fullgraph does not mind
 _HARMLESS = ("W113",)
 _ready = False
@@ -115,38 +155,69 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
     What cannot be captured gets an entry too, which runs it eagerly. Errors: FullGraphError under
     fullgraph; what the backend raises.
     """
-    if not _lock.acquire(timeout=_PATIENCE):
+    if not _lock.acquire(timeout=_PATIENCE if site.options.fullgraph else 0):
         return None
     try:
         for entry in dispatcher.entries:
             if entry.program.check(args):  # another thread has just made it
                 return entry
         fn: Any = dispatcher.fn
+        if _declines(site, named(fn), dispatcher.entries, args):
+            return None
         entry = _entry_or_eager(fn, args, site, dispatcher.entries)
         dispatcher.add(entry)
+        site.entries[:] = dispatcher.entries
         return entry
+    except StateChanged as error:
+        events.emit("capture", "in vain", error.why, code=error.code)
+        return None
     finally:
         _lock.release()
+
+
+def why_missed(entries: Sequence[Entry], args: tuple[object, ...]) -> tuple[Miss, ...]:
+    """Why these entries do not fit, in words; the words are loaded when they are first needed."""
+    found: tuple[Miss, ...] = importlib.import_module("torchweld.misses").why_missed(entries, args)
+    return found
+
+
+def forget(dispatcher: Dispatcher) -> None:
+    """Drop everything that was compiled of a function."""
+    dispatcher.clear()
+    assert isinstance(dispatcher.miss, functools.partial)
+    dispatcher.miss.keywords["site"].clear()
+
+
+def _declines(site: Site, of: Named, entries: Sequence[Entry],
+              args: tuple[object, ...]) -> bool:  # fmt: skip
+    """Whether the stance wants this call to run eagerly. Errors: RecompileError."""
+    now = current_stance()
+    if now == "default":
+        return False
+    if now == "fail_on_recompile":
+        reasons = "; ".join(m.text() for m in why_missed(entries, args)) or "not compiled yet"
+        raise RecompileError("W404", f"{of.name}, fail_on_recompile: {reasons}",
+                             at=of.at)  # fmt: skip
+    first, site.seen = not site.seen, True
+    return first if now.endswith("eager_then_compile") else True
 
 
 def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site,
                     entries: Sequence[Entry]) -> Entry:  # fmt: skip
     options, strict = site.options, config.current().mode == "strict"
     if len(entries) >= options.recompile_limit:
-        _report(Refusal("W114", f"{fn.__qualname__} has {len(entries)} entries"))
+        _give_up(named(fn), site, entries, args)
         return eager_entry(fn, args, site, (), hooked=False)
     if entries:
-        STATISTICS.recompiles += 1
-        events.emit("recompiles", fn.__qualname__, _why_missed(entries, args))
-        learn(site, entries, args)
+        _recompile(named(fn), site, entries, args)
     cap = Capture(frozenset(site.late))
     try:
         with collection_paused():
             return _captured(cap, fn, args, site)
     except Unsupported as error:
-        if error.code == "W113" and site.code is not None:
+        if isinstance(error, StateChanged) or (error.code == "W113" and site.code is not None):
             raise
-        _report(error.refusal())
+        _report(error.refusal(), named(fn))
         if options.fullgraph and error.code not in _HARMLESS:
             raise FullGraphError("W403", str(error), at=error.at) from None
         if strict and error.code not in (*_HARMLESS, "W111"):
@@ -155,7 +226,10 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
         if strict:
             raise
         report_internal(error)
-    return eager_entry(fn, args, site, tuple(cap.guards.values()))
+    finally:
+        guards = tuple(cap.guards.values())
+        cap.close()
+    return eager_entry(fn, args, site, guards)
 
 
 def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Entry:
@@ -171,7 +245,11 @@ def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], si
             raise
         raise InternalError(f"{type(error).__name__}: {error}") from error
     STATISTICS.graphs += 1
-    return build_entry(region, fn, args, site)
+    entry = build_entry(region, fn, args, site)
+    if wanted():
+        runs = entry.info.compiled.text() if entry.info.compiled is not None else ""
+        note(Captured(named(fn), region.graph, region.guards, runs))
+    return entry
 
 
 def report_internal(error: WeldError) -> None:
@@ -189,7 +267,9 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
         events.emit("guards", region.name, "\n" + "\n".join(g.text() for g in region.guards))
     failing = program.explain(args)
     if failing >= 0:
-        raise InternalError(f"a guard fails on what it was made of: {program.reasons[failing]}")
+        site.changes += 1
+        why = f"a guard fails on what it was made of: {program.reasons[failing]}"
+        raise StateChanged("W118", why) if site.changes < _CHANGES else InternalError(why)
     values = program.registers(args)
     region.graph.meta[SETTINGS] = site.options.graph
     mark_owned(region, [values[builder.register(s)] for s in region.inputs])
@@ -203,7 +283,8 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
             [builder.register(s) for s in finish_inputs],
             region.result if region.result is not None else -1,
         )  # fmt: skip
-    entry.info = Made(region.guards, region)
+    owns = site.options.backend in (weld_backend, eager_backend) and not wanted()
+    entry.info = Made(region.guards, region, STATISTICS.take_newest(), owns)
     return entry
 
 
@@ -279,22 +360,35 @@ def eager_call(fn: types.FunctionType, site: Site, hooked: bool = True) -> Calla
     named = code.co_varnames[n:k]
     has_args, has_kwargs = bool(code.co_flags & 0x04), bool(code.co_flags & 0x08)
     plain = site.options.fullgraph or not hooked
-    start = fn if plain else functools.partial(run_hooked, fn)
+    # a function that was compiled owns its entries, and lives while one of them runs
+    found: Callable[[], Any] = weakref.ref(fn) if site.code is None else lambda: fn
+    site_of = weakref.ref(site)
 
     def run(outs: object, *flat: Any) -> Any:
+        real = found()
         before = getattr(_region, "site", None)
-        _region.site = site
+        _region.site = site_of()
         try:
             if k == len(flat) == n:
-                return start(*flat)
+                return real(*flat) if plain else run_hooked(real, *flat)
+            start = real if plain else functools.partial(run_hooked, real)
             kwargs = dict(zip(named, flat[n:k], strict=True))
             if has_kwargs:
                 kwargs.update(flat[-1])
             return start(*flat[:n], *(flat[k] if has_args else ()), **kwargs)
         finally:
             _region.site = before
+            _raise_failure(before)
 
     return run
+
+
+def _raise_failure(outer: Site | None) -> None:
+    """At the end of a region: what the frame hook could not raise."""
+    failed = getattr(_region, "failed", None)
+    if failed is not None and outer is None:
+        _region.failed = None
+        raise failed
 
 
 _region = threading.local()
@@ -338,22 +432,56 @@ def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
     outer: Site | None = getattr(_region, "site", None)
     if outer is None or is_compiling():
         return ()
+    mark = mark_of(view.function)
+    if mark is not None:
+        return _marked_frame(view, mark[0])
     if _is_skipped(view):
         return None
-    site = outer.inner.get(id(view.code))
+    root = outer if outer.root is None else outer.root()
+    if root is None:
+        return ()  # it was forgotten meanwhile
+    site = root.inner.get(id(view.code))
     if site is None:
-        site = outer.inner[id(view.code)] = Site(outer.options, inner=outer.inner, code=view.code)
+        site = Site(outer.options, code=view.code, root=weakref.ref(root))
+        root.inner[id(view.code)] = site
     if not _has_tensors(view.locals):
         site.idle += 1
-        return () if site.idle < _IDLE else None
-    with _lock, Compiling():
-        entry = _inner_entry(view, site)
+        return _as_before(view) if site.idle < _IDLE else None
+    if not _lock.acquire(blocking=False):
+        return _as_before(view)
+    try:
+        if _declines(site, named(view.function), site.entries, view.locals):
+            return _as_before(view)
+        with Compiling():
+            entry = _inner_entry(view, site)
+    except RecompileError as error:
+        _region.failed = error
+        return _as_before(view)
+    except StateChanged:
+        return _as_before(view)
+    finally:
+        _lock.release()
     if entry is None:
         return None
     site.entries.append(entry)
+    return (*_as_before(view), weakref.ref(entry))
+
+
+def _as_before(view: FrameView) -> tuple[ReferenceType[Entry], ...]:
+    """The entries that the code has; with them as the answer, the hook asks again next time."""
     known = hook.state(view.code)
-    others = known if isinstance(known, tuple) else ()
-    return (*others, weakref.ref(entry))  # type: ignore[arg-type]
+    return known if isinstance(known, tuple) else ()  # type: ignore[return-value]
+
+
+def _marked_frame(view: FrameView, mark: Mark) -> tuple[ReferenceType[Entry], ...] | None:
+    """As on_frame, for a function that the user, or torch.compiler.disable, has marked."""
+    if mark is Mark.DISABLED:
+        hook.set_quiet(view.code)
+    inner: Any = getattr(view.function, "_torchdynamo_orig_callable", None)
+    if mark is Mark.SHALLOW and isinstance(inner, types.FunctionType):
+        hook.set_skip(inner.__code__)
+        return ()  # other functions share the code of this wrapper
+    return None
 
 
 def _has_tensors(values: tuple[object, ...]) -> bool:
@@ -368,11 +496,13 @@ def _has_tensors(values: tuple[object, ...]) -> bool:
 
 def _inner_entry(view: FrameView, site: Site) -> Entry | None:
     if len(site.entries) >= site.options.recompile_limit:
-        _report(Refusal("W114", f"{view.code.co_qualname} has {len(site.entries)} entries"))
+        _give_up(named(view.function), site, site.entries, view.locals)
         return None
     try:
         fn: Any = view.function
         return _entry_or_eager(fn, view.locals, site, site.entries)
+    except StateChanged:
+        raise
     except Unsupported:
         return None  # nothing to compile
     except KeyboardInterrupt:
@@ -383,18 +513,31 @@ def _inner_entry(view: FrameView, site: Site) -> Entry | None:
         return None
 
 
-def _why_missed(entries: Sequence[Entry], args: tuple[object, ...]) -> str:
-    """What each entry's first failing guard is."""
-    out = []
-    for entry in entries:
-        at = entry.program.explain(args)
-        reasons = getattr(entry.program, "reasons", ())
-        out.append(reasons[at] if 0 <= at < len(reasons) else f"guard {at}")
-    return "; ".join(out)
+def _recompile(of: Named, site: Site, entries: Sequence[Entry],
+               args: tuple[object, ...]) -> None:  # fmt: skip
+    """Say why the entries do not fit, and learn from it."""
+    STATISTICS.recompiles += 1
+    why = why_missed(entries, args)
+    told = Recompiled(of, len(entries), why)
+    events.emit("recompiles", of.name, told.text(), why=[m.text() for m in why])
+    note(told)
+    learn(site, entries, args)
 
 
-def _report(why: Refusal) -> None:
-    STATISTICS.breaks += 1
-    STATISTICS.refusals.append(why)
+def _give_up(of: Named, site: Site, entries: Sequence[Entry],
+             args: tuple[object, ...]) -> None:  # fmt: skip
+    """Say, once, that a function was compiled too often to go on."""
+    reasons = "; ".join(m.text() for m in why_missed(entries[-1:], args))
+    why = Refusal("W114", f"{of.name} was compiled {len(entries)} times, and runs eagerly "
+                  f"where none fits{': ' * bool(reasons)}{reasons}", of.at)  # fmt: skip
+    _report(why, of)
+    if not site.spent:
+        site.spent = True
+        _LOG.warning("%s", why.text())
+
+
+def _report(why: Refusal, of: Named) -> None:
+    STATISTICS.refuse(why)
+    note(Eager(of, why))
     events.emit("graph_breaks", "frame runs eagerly", why.text(), code=why.code, why=why.why,
                 at=f"{why.at.file}:{why.at.line}")  # fmt: skip

@@ -5,10 +5,15 @@ from __future__ import annotations
 import copy
 import copyreg
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from torchweld.frame.program import Dispatcher
+from torchweld.frames import forget
+from torchweld.pipeline import STANDS_FOR
 
 Make = Callable[[types.FunctionType], Any]
 
@@ -24,6 +29,10 @@ def compiled_module(module: torch.nn.Module, make: Make) -> torch.nn.Module:
         return module
     made = object.__new__(_compiled_class(kind, make))
     object.__setattr__(made, "__dict__", module.__dict__)
+    call = type(made).__call__
+    if isinstance(call, Dispatcher):
+        # the class holds what was compiled, and classes wait for the garbage collector
+        weakref.finalize(made, forget, call).atexit = False
     return made
 
 
@@ -33,6 +42,7 @@ def _compiled_class(kind: type[torch.nn.Module], make: Make) -> type[torch.nn.Mo
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return base_call(self, *args, **kwargs)
 
+    setattr(call, STANDS_FOR, kind.forward)
     body = {
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,

@@ -2,19 +2,25 @@
 
     frame -> capture -> graph -> lower -> fuse -> codegen -> runtime
 
-`compile_graph` is everything behind a captured graph; frames.py is what leads to one.
+`compile_graph` is everything behind a captured graph; frames.py is what leads to one. What happens
+is counted in STATISTICS, and told in notes to whoever listens.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import operator
+import types
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from torchweld.base import config, events
 from torchweld.base.errors import (
@@ -22,6 +28,7 @@ from torchweld.base.errors import (
     Refusal,
     Unsupported,
 )
+from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.late_inputs import number_places, numbers_as_tensors, with_tensors
 from torchweld.capture.modes import restoring
 from torchweld.codegen.run import generate
@@ -29,6 +36,7 @@ from torchweld.fuse.run import fuse
 from torchweld.graph.autograd import needs_autograd
 from torchweld.graph.run import normalize
 from torchweld.ir.graph import OWNED, SETTINGS, VAL, GraphSettings
+from torchweld.ir.guard import Guard
 from torchweld.ir.loop import LoopGraph, writes
 from torchweld.ir.loop_text import text as loop_text
 from torchweld.ir.loop_verify import verify as verify_loop
@@ -43,13 +51,14 @@ INCLUDE = Path(__file__).parent / "codegen" / "include"
 Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
 
 _serial = itertools.count()
+# refusals that are remembered, and compiled graphs after which dead ones are looked for
+_KEEP = 1000
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Compiled:
     """What became of one captured graph. kernels, externs: launches and ATen calls per call."""
 
-    graph: GraphModule
     call: Callable[..., Any]
     executable: Executable | None = None
     refusal: Refusal | None = None
@@ -61,6 +70,13 @@ class Compiled:
     @property
     def externs(self) -> int:
         return self._count(Call)
+
+    def text(self) -> str:
+        """How the graph runs, in words."""
+        if self.refusal is not None:
+            return f"ATen calls ({self.refusal.code}: {self.refusal.why})"
+        counts = ((self.kernels, "generated kernel"), (self.externs, "ATen call"))
+        return ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
 
     def _count(self, *kinds: type) -> int:
         if self.executable is None:
@@ -80,8 +96,32 @@ class Statistics:
     externs: int = 0
     aten_graphs: int = 0
     internal_errors: int = 0
-    compiled: list[Compiled] = field(default_factory=list)
     refusals: list[Refusal] = field(default_factory=list)
+    newest: Compiled | None = None
+    alive: list[weakref.ref[Compiled]] = field(default_factory=list)
+
+    @property
+    def compiled(self) -> list[Compiled]:
+        """The compiled graphs that some entry still uses, oldest first."""
+        return [c for c in (ref() for ref in self.alive) if c is not None]
+
+    def add(self, compiled: Compiled) -> None:
+        """Count a graph without keeping it alive; whoever takes it does that."""
+        if len(self.alive) >= _KEEP and len(self.alive) >= 2 * len(self.compiled):
+            self.alive = [ref for ref in self.alive if ref() is not None]
+        self.alive.append(weakref.ref(compiled))
+        self.newest = compiled
+
+    def take_newest(self) -> Compiled | None:
+        """What became of the last graph; asked once, by the one who had it compiled."""
+        found, self.newest = self.newest, None
+        return found
+
+    def refuse(self, why: Refusal) -> None:
+        """Count a break; the oldest reasons are forgotten."""
+        self.breaks += 1
+        self.refusals.append(why)
+        del self.refusals[:-_KEEP]
 
     def counts(self) -> dict[str, int]:
         names = ("captures", "graphs", "breaks", "recompiles", "kernels", "externs", "aten_graphs",
@@ -96,6 +136,140 @@ def reset_statistics() -> None:
     fresh = Statistics()
     for name in Statistics.__slots__:
         setattr(STATISTICS, name, getattr(fresh, name))
+
+
+# ---------------------------------------------------------------- notes for explain()
+# attribute of a function of torchweld's: the user's function that it calls
+STANDS_FOR = "_torchweld_stands_for"
+# of each kind of note, the oldest are kept
+_KEEP_NOTES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """One reason. what: `name` was this, is that. fix: what helps. at: the line that asked."""
+
+    what: str
+    fix: str = ""
+    at: Loc = NOWHERE
+
+    def text(self) -> str:
+        """`model.py:12: what; fix`."""
+        said = f"{self.what}; {self.fix}" if self.fix else self.what
+        return said if self.at is NOWHERE else f"{self.at.file}:{self.at.line}: {said}"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A graph. runs: what became of it, in words; empty with a backend of the user's."""
+
+    of: Named
+    graph: GraphModule
+    guards: tuple[Guard, ...]
+    runs: str
+
+    def operators(self) -> Counter[str]:
+        """How often each operator is called in the graph."""
+        nodes = [n for n in self.graph.graph.nodes if n.op.startswith("call")]
+        return Counter(operator_name(n) for n in nodes if not _is_getitem(n))
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """A frame, or the part of it that `why` names, that runs eagerly."""
+
+    of: Named
+    why: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Recompiled:
+    """A function that was captured again. count: entries that it had before."""
+
+    of: Named
+    count: int
+    why: tuple[Miss, ...]
+
+    def text(self) -> str:
+        """A line for each reason: `recompiled model.py:12: scale was 0.5, is 0.7; ...`."""
+        begin = f"{self.of.at.file}:{self.of.at.line}"
+        reasons = [m.text() if m.at is not NOWHERE else f"{begin}: {m.text()}" for m in self.why]
+        return "\n".join(f"recompiled {r}" for r in reasons)
+
+
+@dataclass(slots=True, eq=False)
+class Notes:
+    """What happened, in order."""
+
+    captured: list[Captured] = field(default_factory=list)
+    eager: list[Eager] = field(default_factory=list)
+    recompiled: list[Recompiled] = field(default_factory=list)
+
+    def add(self, note: Captured | Eager | Recompiled) -> None:
+        kept: list[object] = getattr(self, type(note).__name__.lower())
+        if len(kept) < _KEEP_NOTES:
+            kept.append(note)
+
+
+_listeners: list[Notes] = []
+
+
+def listen() -> Notes:
+    """Notes of what any thread compiles from now on."""
+    made = Notes()
+    _listeners.append(made)
+    return made
+
+
+@contextmanager
+def listening() -> Iterator[Notes]:
+    """Notes of what any thread compiles inside the block."""
+    made = listen()
+    try:
+        yield made
+    finally:
+        _listeners.remove(made)
+
+
+def wanted() -> bool:
+    """Whether somebody listens."""
+    return bool(_listeners)
+
+
+def note(event: Captured | Eager | Recompiled) -> None:
+    """Tell whoever listens."""
+    for listener in list(_listeners):
+        listener.add(event)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What the user calls a function, and where it begins."""
+
+    name: str
+    at: Loc
+
+
+def named(fn: Any) -> Named:
+    """The user's function behind `fn`: torchweld's own that call one say which."""
+    shown = getattr(fn, STANDS_FOR, fn)
+    shown = shown if isinstance(shown, types.FunctionType) else fn
+    code = shown.__code__
+    return Named(shown.__qualname__, Loc(code.co_filename, code.co_firstlineno))
+
+
+def _is_getitem(node: Node) -> bool:
+    """Taking one of several results is no operator."""
+    if node.target is not operator.getitem or not isinstance(node.args[0], Node):
+        return False
+    return not isinstance(node.args[0].meta.get(VAL), torch.Tensor)
+
+
+def operator_name(node: Node) -> str:
+    """What a node calls, as the user knows it."""
+    if isinstance(node.target, str):
+        return node.target
+    return str(getattr(node.target, "__name__", node.target))
 
 
 # ---------------------------------------------------------------- graph -> call
@@ -145,7 +319,7 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
     if not program.meta["mutated"]:
         executable.explain = restoring(gm, gm.forward)
     executable.eager = restoring(gm, gm.forward)
-    compiled = Compiled(gm, executable, executable)
+    compiled = Compiled(executable, executable)
     STATISTICS.kernels += compiled.kernels
     STATISTICS.externs += compiled.externs
     return compiled
@@ -199,13 +373,13 @@ def owned_inputs(gm: GraphModule) -> frozenset[int]:
 def _through_aten(gm: GraphModule, why: Refusal) -> Compiled:
     STATISTICS.aten_graphs += 1
     events.emit("graph", "runs in ATen", why.text(), code=why.code, why=why.why)
-    return Compiled(gm, gm.forward, None, why)
+    return Compiled(gm.forward, None, why)
 
 
 def weld_backend(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """The default backend."""
     compiled = _compile_with_numbers(gm) if number_places(gm) else compile_graph(gm)
-    STATISTICS.compiled.append(compiled)
+    STATISTICS.add(compiled)
     return compiled.call
 
 

@@ -1,6 +1,7 @@
 """The frame hook: what it sees, what runs in place of a frame, and that nothing else changes."""
 
 import asyncio
+import contextlib
 import gc
 import sys
 import threading
@@ -196,6 +197,61 @@ def test_no_entries_asks_again():
     for _ in range(3):
         assert hook.run_hooked(lambda: inner()) == 1
     assert seen.count(inner.__code__) == 3
+
+
+def test_set_quiet_hides_code_and_all_that_it_calls():
+    def inner():
+        return "eager"
+
+    def quiet():
+        return inner()
+
+    def outer():
+        return quiet(), inner()
+
+    seen = only(inner, quiet)
+    hook.set_quiet(quiet.__code__)
+    assert hook.run_hooked(outer) == ("eager", ("compiled",))
+    assert [v.code for v in seen] == [inner.__code__]
+    assert hook.state(quiet.__code__) == "quiet"
+    hook.detach_all()
+    assert hook.state(quiet.__code__) == "quiet"
+    hook.detach(quiet.__code__)
+    assert hook.state(quiet.__code__) is None
+
+
+def test_a_callback_may_say_that_code_is_quiet():
+    def inner():
+        return "eager"
+
+    def quiet():
+        return inner()
+
+    def callback(view):
+        if view.code is quiet.__code__:
+            hook.set_quiet(view.code)
+        return [entry_for(0)] if view.code is inner.__code__ else None
+
+    hook.install(callback)
+    for _ in range(2):
+        assert hook.run_hooked(lambda: (quiet(), inner())) == ("eager", ("compiled",))
+
+
+def test_an_exception_leaves_quiet_code_and_the_region_goes_on():
+    def inner():
+        return "eager"
+
+    def quiet():
+        raise KeyError
+
+    def outer():
+        with contextlib.suppress(KeyError):
+            quiet()
+        return inner()
+
+    only(inner, quiet)
+    hook.set_quiet(quiet.__code__)
+    assert hook.run_hooked(outer) == ("compiled",)
 
 
 def test_set_skip_hides_code():

@@ -80,6 +80,16 @@ _ROWS = (
         "leave torch function and dispatch modes before the compiled call",
     ),
     ("W116", "capture exceeds its limits", "split the function, or shorten the unrolled loop"),
+    (
+        "W117",
+        "graph break that the program asks for",
+        "remove the call of graph_break",
+    ),
+    (
+        "W118",
+        "value that changed while the function was captured",
+        "none needed: this call ran eagerly, a later one is compiled",
+    ),
     # graph, lower, fuse, codegen: W2xx
     ("W201", "graph cannot be made functional", "report it with the graph from TORCHWELD_DUMP"),
     ("W202", "operator without a lowering runs in ATen", "none needed"),
@@ -130,6 +140,11 @@ _ROWS = (
         "W403",
         "graph break under fullgraph=True",
         "remove the cause that is named above, or drop fullgraph=True",
+    ),
+    (
+        "W404",
+        "compilation while the stance forbids it",
+        "compile for these arguments before, or leave set_stance('fail_on_recompile')",
     ),
     # internal: W9xx
     (

@@ -4,7 +4,9 @@ WeldError
   Unsupported          the frame or operator runs eagerly; never reaches the user in default mode
     GraphBreak         capture cannot go on here
     LoweringError      no generated code for this operator
+    StateChanged       another thread changed what was being captured
   FullGraphError       a GraphBreak under fullgraph=True
+  RecompileError       compilation under the stance "fail_on_recompile" (also a RuntimeError)
   BackendError         compiler or loader failed
   UsageError           wrong argument of a public function (also a ValueError or TypeError)
   InternalError        a broken invariant of torchweld
@@ -70,8 +72,16 @@ class LoweringError(Unsupported):
     """This operator call has no generated code."""
 
 
+class StateChanged(Unsupported):
+    """Another thread changed what the capture had read: this once, eager does it."""
+
+
 class FullGraphError(WeldError):
     """A graph break although the user asked for one whole graph."""
+
+
+class RecompileError(WeldError, RuntimeError):
+    """Something would be compiled although the stance forbids it."""
 
 
 class BackendError(WeldError):

@@ -17,10 +17,11 @@ import torch
 
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
 from torchweld.capture.instances import instance_get, instance_set
-from torchweld.capture.policy import Policy, policy_of
+from torchweld.capture.marks import region_of, substitute_of
+from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
-from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, CallHandler
+from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, NAMED, CallHandler
 from torchweld.capture.values.base import (
     BoundValue,
     CellValue,
@@ -108,7 +109,16 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     if isinstance(real, Dispatcher):
         fn = Const(real.fn)  # compiled already: captured as part of this frame
         real = fn.obj
-    handler = _handler_of(real)
+    region = region_of(real)
+    if region is not None:
+        call_value(cap, Const(region), args, kwargs, cont, on_raise)
+        return
+    other = substitute_of(real)
+    if other is not None and id(real) not in cap.substituted:
+        _call_other(cap, real, other, args, kwargs, cont, on_raise)
+        return
+    marked = marked_policy(real)
+    handler = _handler_of(real) if marked is None else _run_policy(marked, real)
     if handler is not None:
         guarded(cap, on_raise, lambda: _handle(cap, real, handler, args, kwargs, cont))
         return
@@ -141,6 +151,22 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
                                                kwargs, cont))  # fmt: skip
 
 
+def _call_other(cap: Capture, real: Any, other: Any, args: list[Value], kwargs: dict[str, Value],
+                cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
+    """Call what is to be captured in the place of `real`; it may call `real` itself."""
+    cap.substituted.add(id(real))
+
+    def done(result: Value) -> None:
+        cap.substituted.discard(id(real))
+        cap.deliver(result, cont)
+
+    def failed(error: Value) -> bool:
+        cap.substituted.discard(id(real))
+        return on_raise is not None and on_raise(error)
+
+    call_value(cap, Const(other), args, kwargs, done, failed)
+
+
 def _run_policy(policy: Policy, real: Any) -> CallHandler:
     return lambda cap, args, kwargs, cont: policy.run(cap, real, args, kwargs, cont)
 
@@ -161,9 +187,12 @@ def _call_alias(cap: Capture, alias: Const, origin: Any, args: list[Value],
 
 def _handler_of(real: Any) -> Any:
     try:
-        return FUNCTIONS.get(real)
+        found = FUNCTIONS.get(real)
     except TypeError:  # unhashable
         return None
+    if found is None and isinstance(real, types.FunctionType):
+        found = NAMED.get((real.__module__, real.__qualname__))
+    return found
 
 
 # what a handler meets when it is given arguments that it was not written for
@@ -191,7 +220,8 @@ def _takes(fn: Any, n: int, names: tuple[str, ...]) -> bool:
 def _handle(cap: Capture, real: Any, handler: CallHandler, args: list[Value],
             kwargs: dict[str, Value], cont: Cont | None) -> None:  # fmt: skip
     """Run a handler; eager decides about arguments that it cannot take."""
-    if isinstance(real, _BUILTIN) and not _takes(real, len(args), tuple(kwargs)):
+    takes = _takes if is_unbound(real) else _takes.__wrapped__
+    if isinstance(real, _BUILTIN) and not takes(real, len(args), tuple(kwargs)):
         raise refuse("W107", f"{real.__qualname__} of {len(args) + len(kwargs)} arguments",
                      cap.loc())  # fmt: skip
     try:

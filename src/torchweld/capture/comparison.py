@@ -42,7 +42,7 @@ from torchweld.capture.values.base import (
     boolean,
     constant,
 )
-from torchweld.capture.wrap import complete, need_frozen, read_key
+from torchweld.capture.wrap import complete, has_key, need_frozen
 
 COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "<": (operator.lt, "__lt__", "__gt__"),
@@ -247,11 +247,11 @@ def contains(cap: Capture, container: Value, item: Value, cont: Callable[[bool],
         return
     match box:
         case DictValue():
-            cont(read_key(cap, box, filed_key(cap, item)) is not None)
+            cont(has_key(cap, box, filed_key(cap, item)))
         case SetValue():
             cont(filed_key(cap, item) in box.items)
         case ViewValue() if box.what == "keys":
-            cont(read_key(cap, box.of, filed_key(cap, item)) is not None)
+            cont(has_key(cap, box.of, filed_key(cap, item)))
         case ViewValue():
             cap.call(Const(polyfills.contains_), [container, item], {},
                      lambda v: truth(cap, v, cont))  # fmt: skip

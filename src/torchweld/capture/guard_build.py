@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -65,6 +66,7 @@ class GuardBuilder:
 
     def __init__(self, guards: Iterable[Guard], wanted: Iterable[Source], n_args: int) -> None:
         self.out = Builder(n_args)
+        self.guards: dict[int, Guard] = {}  # by the number of the instruction that checks it
         self.registers: dict[Source, int] = {}
         self.states: list[Guard] = []
         self.by_source: dict[Source, list[Guard]] = {}
@@ -85,7 +87,7 @@ class GuardBuilder:
         if source in self.order:
             return
         base = getattr(source, "base", None)
-        if base is not None:
+        if base is not None and fixed_cell(source) is None:
             self._need(base)
             self.children.setdefault(base, {})[source] = None
         self.order[source] = None
@@ -98,7 +100,9 @@ class GuardBuilder:
             self._emit(source, late)
         for guard in self._pairs(late):
             self._check(guard)
-        return self.out.build()
+        program = self.out.build()
+        program.guards = self.guards
+        return program
 
     def _pairs(self, late: list[Guard]) -> list[Guard]:
         """Many objects that must be distinct from one another are checked at once."""
@@ -106,6 +110,7 @@ class GuardBuilder:
         if len(distinct) <= _FEW_PAIRS:
             return late
         for group in _connected(distinct):
+            self._note(distinct[0])
             regs = tuple(sorted(self.registers[s] for s in group))
             self.out.check(Op.ALL_DISTINCT, obj=regs, why="distinct       all of "
                            + ", ".join(s.text() for s in group)[:200])  # fmt: skip
@@ -114,7 +119,12 @@ class GuardBuilder:
     def register(self, source: Source) -> int:
         return self.registers[source]
 
+    def _note(self, guard: Guard) -> None:
+        """The next instruction checks this guard."""
+        self.guards[len(self.out.instrs)] = guard
+
     def _state(self, guard: Guard) -> None:
+        self._note(guard)
         self.out.check(Op.STATE, obj=guard.expected, why=guard.text())
 
     def _emit(self, source: Source, late: list[Guard]) -> None:
@@ -142,6 +152,13 @@ class GuardBuilder:
 
     def _access(self, source: Source) -> None:
         why = source.text()
+        cell = fixed_cell(source)
+        if cell is not None:
+            reg = self.out.access(Op.CONST, obj=cell, why=why)
+            if isinstance(source, ClosureCell):
+                reg = self.out.access(Op.CELL, reg, why=why)
+            self.registers[source] = reg
+            return
         match source:
             case Local():
                 reg = self.out.arg(source.index)
@@ -155,6 +172,7 @@ class GuardBuilder:
 
     def _check(self, guard: Guard) -> None:
         assert guard.source is not None
+        self._note(guard)
         reg = self.registers[guard.source]
         if guard.kind == "class_version":
             assert isinstance(guard.source, Pinned)
@@ -181,6 +199,20 @@ _CHECKS = {
     "type": Op.TYPE, "is": Op.IS, "is_not": Op.IS_NOT, "equal": Op.EQ, "has_key": Op.HAS_KEY,
     "lacks_key": Op.LACKS_KEY, "keys": Op.KEYS, "tensor": Op.TENSOR, "predicate": Op.PREDICATE,
 }  # fmt: skip
+
+
+def fixed_cell(source: Source) -> types.CellType | None:
+    """The cell that `source` is or reads, if it is one of a pinned function's: a function keeps its
+    cells. The program then holds the cell and not the function, which may own the program."""
+    match source:
+        case ClosureCell(base=Pinned() as owner, index=i):
+            pass
+        case Item(base=Attr(base=Pinned() as owner, name="__closure__"), key=int(i)):
+            pass
+        case _:
+            return None
+    fn = owner.token.obj
+    return fn.__closure__[i] if isinstance(fn, types.FunctionType) and fn.__closure__ else None
 
 
 def _row(source: Source) -> tuple[Op, Any, int]:

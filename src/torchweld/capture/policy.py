@@ -21,12 +21,14 @@ import torch
 
 from torchweld.capture.attrs import from_python
 from torchweld.capture.leaf_reads import by_name, guard_leaf
+from torchweld.capture.marks import Mark, mark_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.tables import METHODS
 from torchweld.capture.values.base import (
     Const,
     InstanceValue,
+    Mutable,
     NotConstant,
     TensorValue,
     TupleValue,
@@ -34,7 +36,7 @@ from torchweld.capture.values.base import (
     constant,
     is_constant,
 )
-from torchweld.capture.wrap import need_frozen
+from torchweld.capture.wrap import IMMUTABLE, need_frozen
 
 Run = Callable[[Capture, Any, list[Value], dict[str, Value], Cont | None], None]
 
@@ -54,6 +56,8 @@ class Policy:
     REFUSE: ClassVar[Policy]
     DISABLED: ClassVar[Policy]
     CACHED: ClassVar[Policy]
+    ALLOWED: ClassVar[Policy]
+    CONSTANT: ClassVar[Policy]
 
 
 def _inline(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
@@ -64,17 +68,33 @@ def _inline(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
 def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                cont: Cont | None) -> None:  # fmt: skip
     """Record fn(*args, **kwargs) as a call_function node."""
-    if isinstance(fn, types.FunctionType) and not guard_leaf(cap, fn):
-        inline_anyway(cap, fn, args, kwargs, cont)
-        return
-    args = [cap.unwrap(a) for a in args]
-    kwargs = {k: cap.unwrap(v) for k, v in kwargs.items()}
-    try:
-        out = cap.builder.call("call_function", by_name(cap, fn), args, kwargs, cap.loc())
-    except NotConstant:
-        if isinstance(fn, types.FunctionType):
+    if isinstance(fn, types.FunctionType):
+        if not guard_leaf(cap, fn):
             inline_anyway(cap, fn, args, kwargs, cont)
             return
+        try:
+            out = _node(cap, fn, args, kwargs)
+        except NotConstant:
+            inline_anyway(cap, fn, args, kwargs, cont)
+            return
+        cap.deliver(out, cont)
+    else:
+        allowed_call(cap, fn, args, kwargs, cont)
+
+
+def _node(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The result of a call_function node. Errors: NotConstant, GraphBreak."""
+    args = [cap.unwrap(a) for a in args]
+    kwargs = {k: cap.unwrap(v) for k, v in kwargs.items()}
+    return cap.builder.call("call_function", by_name(cap, fn), args, kwargs, cap.loc())
+
+
+def allowed_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+                 cont: Cont | None) -> None:  # fmt: skip
+    """Record fn(*args, **kwargs) as a node, whatever `fn` is."""
+    try:
+        out = _node(cap, fn, args, kwargs)
+    except NotConstant:
         raise refuse("W103", f"{_name(fn)} gets an argument that a graph cannot hold",
                      cap.loc()) from None  # fmt: skip
     cap.deliver(out, cont)
@@ -175,7 +195,28 @@ def _cached_result(cap: Capture, fn: Any, made: Value, cont: Cont | None) -> Non
 
 def _disabled(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
               cont: Cont | None) -> None:  # fmt: skip
-    raise refuse("W108", f"{_name(fn)} is marked with disable", cap.loc())
+    found = mark_of(fn)
+    reason = f": {found[1]}" if found is not None and found[1] else ""
+    raise refuse("W108", f"{_name(fn)} is marked with disable{reason}", cap.loc())
+
+
+def _constant_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+                   cont: Cont | None) -> None:  # fmt: skip
+    """Call it for real, once per capture; the user says that the result never changes."""
+    try:
+        out = fn(*(_real(cap, a) for a in args), **{k: _real(cap, v) for k, v in kwargs.items()})
+    except NotConstant:
+        raise refuse("W103", f"{_name(fn)} gets an argument that is known only when the graph runs",
+                     cap.loc()) from None  # fmt: skip
+    plain = isinstance(out, IMMUTABLE) or out is None
+    cap.deliver(from_python(out) if plain else cap.wrap(out, cap.pin(out)), cont)
+
+
+def _real(cap: Capture, value: Value) -> object:
+    """The object that a value stands for. Errors: NotConstant."""
+    if isinstance(value, Mutable) and value.real is not None and not value.changed:
+        return value.real
+    return constant(cap.unwrap(value))
 
 
 Policy.INLINE = Policy("inline", _inline)
@@ -186,6 +227,13 @@ Policy.BUILTIN = Policy("builtin", _builtin_method)
 Policy.REFUSE = Policy("refuse", _refuse)
 Policy.DISABLED = Policy("disabled", _disabled)
 Policy.CACHED = Policy("cached", _cached)
+Policy.ALLOWED = Policy("allowed", allowed_call)
+Policy.CONSTANT = Policy("constant", _constant_call)
+
+_MARKED = {
+    Mark.DISABLED: Policy.DISABLED, Mark.SHALLOW: Policy.DISABLED, Mark.ALLOWED: Policy.ALLOWED,
+    Mark.CONSTANT: Policy.CONSTANT,
+}  # fmt: skip
 
 
 def _name(fn: Any) -> str:
@@ -224,8 +272,6 @@ _LEAF_TORCH = ("torch.functional", "torch.nn.functional", "torch._jit_internal",
 
 @functools.lru_cache(maxsize=4096)
 def _policy(fn: Any) -> Policy:
-    if isinstance(fn, types.FunctionType):
-        return _python_policy(fn)
     if isinstance(fn, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return Policy.GRAPH
     owner = getattr(fn, "__objclass__", None) or getattr(fn, "__self__", None)
@@ -249,17 +295,29 @@ def _policy(fn: Any) -> Policy:
     return Policy.REFUSE
 
 
+def marked_policy(fn: Any) -> Policy | None:
+    """The policy that the user has asked for; None if there is none."""
+    found = mark_of(fn)
+    return None if found is None else _MARKED[found[0]]
+
+
 def policy_of(fn: Any) -> Policy:
     """The policy for a callable without a handler."""
+    if isinstance(fn, types.FunctionType):
+        return _python_policy(fn)
     try:
-        return _policy(fn)
+        # the cache would keep alive what a method is bound to
+        return _policy(fn) if is_unbound(fn) else _policy.__wrapped__(fn)
     except TypeError:  # unhashable callable
         return Policy.REFUSE
 
 
+def is_unbound(fn: Any) -> bool:
+    """Whether a callable written in C belongs to a module or class, if to anything."""
+    return isinstance(getattr(fn, "__self__", None), type | types.ModuleType | None)
+
+
 def _python_policy(fn: types.FunctionType) -> Policy:
-    if getattr(fn, "_torchweld_disable", False) or getattr(fn, "_torchdynamo_disable", False):
-        return Policy.DISABLED
     module = fn.__module__ or ""
     if not module.startswith("torch.") and module != "torch":
         return Policy.INLINE
@@ -288,4 +346,6 @@ def _is_torch_op(fn: Any, module: str, owner: object) -> bool:
         torch._C._VariableFunctions, fn.__name__, None) is fn  # fmt: skip
 
 
-__all__ = ["Policy", "Raised", "graph_call", "inline_anyway", "policy_of"]
+__all__ = [
+    "Policy", "Raised", "graph_call", "inline_anyway", "is_unbound", "marked_policy", "policy_of",
+]  # fmt: skip

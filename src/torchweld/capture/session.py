@@ -7,6 +7,7 @@ import threading
 import types
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,13 +39,16 @@ from torchweld.ir.source import Attr, Pinned, Source, Token
 MAX_STEPS = 5_000_000
 
 
+# where the code is that users do not look at
+OWN_CODE = tuple(f"{Path(p).parent}/" for p in (torch.__file__, Path(__file__).parent))
+
 _active = threading.local()
 
 
 @functools.lru_cache(1024)
 def _is_library(filename: str) -> bool:
     """Whether this is no user's code. Asked for every guard."""
-    return "/torch/" in filename or "/torchweld/" in filename
+    return filename.startswith(OWN_CODE)
 
 
 def is_compiling() -> bool:
@@ -154,6 +158,7 @@ class Capture:
         self.result: Value | None = None
         self.steps = 0
         self.inline_next: set[object] = set()
+        self.substituted: set[int] = set()  # ids of functions whose stand-ins are interpreted
         self.wrapper: Callable[[Capture, object, Source], Value] | None = None
         self.caller: Callable[..., None] | None = None
 
@@ -261,6 +266,10 @@ class Capture:
             self.kept.append(expected)
         if key not in self.guards:
             self.guards[key] = Guard(kind, source, expected, self.loc())
+
+    def close(self) -> None:
+        """Let go of everything, real tensors among it: parts of a capture refer to one another."""
+        self.__dict__.clear()
 
     def mark(self, cell: Mutable) -> None:
         """The frame changed this object."""

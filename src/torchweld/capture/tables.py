@@ -22,6 +22,8 @@ GETATTR: Registry[type, AttrHandler] = Registry("attribute handlers by family")
 METHODS: Registry[tuple[type, str], CallHandler] = Registry("methods of built-in types")
 # handlers of functions, by the function object
 FUNCTIONS: Registry[Any, CallHandler] = Registry("functions")
+# the same of functions that are not imported here, by module and qualified name
+NAMED: Registry[tuple[str, str], CallHandler] = Registry("functions by name")
 # handlers of constructing a class, by the class
 CLASSES: Registry[type, CallHandler] = Registry("classes")
 

@@ -460,6 +460,18 @@ def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
     return None
 
 
+def has_key(cap: Capture, d: DictValue, filed: object) -> bool:
+    """Whether a dict has a key: a question that does not depend on the value."""
+    known = filed in d.items or d.complete or filed in d.absent
+    if known or isinstance(filed, FieldsKey | tuple) or _is_id(filed):
+        return read_key(cap, d, filed) is not None
+    assert isinstance(d.real, dict)
+    if not dict.__contains__(d.real, filed):
+        return read_key(cap, d, filed) is not None
+    cap.guard("has_key", d.source, filed)
+    return True
+
+
 def _is_id(filed: object) -> bool:
     return type(filed).__name__ == "IdKey"
 

@@ -209,9 +209,13 @@ typedef struct TwRecord {
 } TwRecord;
 
 #define TW_SKIP ((TwRecord *)1)
+/* Of code whose frames run as they are, and everything that they call as well. */
+extern TwRecord tw_quiet;
+#define TW_QUIET (&tw_quiet)
 
 int tw_records_init(void);
-/* NULL: unknown; TW_SKIP; or a record that lasts until the next call that runs Python code. */
+/* NULL: unknown; TW_SKIP; TW_QUIET; or a record that lasts until the next call that runs Python
+   code. */
 TwRecord *tw_record_get(PyCodeObject *code);
 int tw_record_skip(PyCodeObject *code);
 /* Takes over `entries`. */
@@ -221,6 +225,7 @@ PyObject *tw_entries_of(PyObject *answer);
 bool tw_any_alive(PyObject *entries);
 
 PyObject *tw_set_skip(PyObject *module, PyObject *code);
+PyObject *tw_set_quiet(PyObject *module, PyObject *code);
 PyObject *tw_attach(PyObject *module, PyObject *args);
 PyObject *tw_detach(PyObject *module, PyObject *code);
 PyObject *tw_detach_all(PyObject *module, PyObject *unused);

@@ -115,6 +115,12 @@ is_capturable(const PyCodeObject *code)
         && !(code->co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR));
 }
 
+static bool
+has_entries(const TwRecord *r)
+{
+    return r != NULL && r != TW_SKIP && r != TW_QUIET;
+}
+
 static void
 settle(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject *entries)
 {
@@ -125,7 +131,7 @@ settle(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject *entries)
     if (status < 0) {
         PyErr_WriteUnraisable((PyObject *)code);
     }
-    else if (entries != NULL && (r = tw_record_get(code)) != NULL && r != TW_SKIP) {
+    else if (entries != NULL && has_entries(r = tw_record_get(code))) {
         r->globals = fn->func_globals;
         r->closure = fn->func_closure;
     }
@@ -151,10 +157,10 @@ entries_for(_PyInterpreterFrame *frame, PyCodeObject *code, bool known)
     if (entries != NULL) {
         settle(frame, code, entries);
     }
-    else if (known && now != NULL && now != TW_SKIP) {
+    else if (known && has_entries(now)) {
         now->settled = true;
     }
-    else if (!known && (now == NULL || (now != TW_SKIP && !tw_any_alive(now->entries)))) {
+    else if (!known && (now == NULL || (has_entries(now) && !tw_any_alive(now->entries)))) {
         settle(frame, code, NULL);
     }
     return entries;
@@ -178,7 +184,7 @@ try_frame(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject **result)
             return true;
         }
         r = tw_record_get(code);            /* guards may have changed it */
-        if (hook.on_miss == NULL || r == NULL || r == TW_SKIP || r->settled) {
+        if (hook.on_miss == NULL || !has_entries(r) || r->settled) {
             return false;
         }
     }
@@ -192,6 +198,17 @@ try_frame(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject **result)
     matched = tw_entries_try(entries, flat, n_flat, result);
     Py_DECREF(entries);
     return matched;
+}
+
+/* Runs the frame, and nothing that it calls is looked up. */
+static PyObject *
+run_quietly(PyThreadState *tstate, _PyInterpreterFrame *frame)
+{
+    int saved = tw_hook_suspend();
+    PyObject *result = run_default(tstate, frame, 0);
+
+    tw_hook_resume(saved);
+    return result;
 }
 
 static void slot_leave(void);
@@ -217,6 +234,9 @@ eval_frame(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
         pass_once = NULL;
         return run_default(tstate, frame, throwflag);
     }
+    if (tw_record_get(code) == TW_QUIET) {
+        return run_quietly(tstate, frame);
+    }
     if (tw_record_get(code) == TW_SKIP || tw_is_tracing(tstate)) {
         return run_default(tstate, frame, throwflag);
     }
@@ -225,7 +245,12 @@ eval_frame(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
         return run_default(tstate, frame, throwflag);
     }
     matched = try_frame(frame, code, &result);
-    return matched ? end_frame(tstate, frame, result) : run_default(tstate, frame, throwflag);
+    if (matched) {
+        return end_frame(tstate, frame, result);
+    }
+    /* the callback may just have said so */
+    return tw_record_get(code) == TW_QUIET ? run_quietly(tstate, frame)
+                                           : run_default(tstate, frame, throwflag);
 }
 
 /* --- the interpreter's slot ------------------------------------------------------------------- */
@@ -356,6 +381,8 @@ PyMethodDef tw_hook_methods[] = {
     {"run_hooked", (PyCFunction)(void (*)(void))run_hooked, METH_FASTCALL | METH_KEYWORDS,
      "run_hooked(fn, *args, **kwargs): run fn as it is, its callees in a hooked region."},
     {"set_skip", tw_set_skip, METH_O, "set_skip(code): never look at frames of this code again."},
+    {"set_quiet", tw_set_quiet, METH_O,
+     "set_quiet(code): never look at frames of this code again, nor at what they call."},
     {"attach", tw_attach, METH_VARARGS,
      "attach(code, entries): what frames of this code try first."},
     {"detach", tw_detach, METH_O, "detach(code): it is unknown again."},

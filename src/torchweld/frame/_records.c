@@ -1,10 +1,11 @@
-/* What the hook knows of a code object, kept in its co_extra: nothing, that it is skipped, or
-   entries. The garbage collector does not see it: entries that hold their own code alive are freed
+/* What the hook knows of a code object, kept in its co_extra: nothing, that it is skipped (alone,
+   or quietly: with all that it calls), or entries. The garbage collector does not see it: entries that hold their own code alive are freed
    by detach(), or are to be given as weak references. */
 #include "_frame.h"
 
 static Py_ssize_t extra_index = -1;
 static TwRecord *records;
+TwRecord tw_quiet;
 
 /* A skip that a callback asked for lasts until detach_all(): it is stored as an odd number that
    tells in which epoch it was made. TW_SKIP itself, also odd, lasts for ever. */
@@ -21,7 +22,7 @@ free_extra(void *extra)
 {
     TwRecord *r = extra;
 
-    if (extra == NULL || is_skip(extra)) {
+    if (extra == NULL || is_skip(extra) || extra == TW_QUIET) {
         return;
     }
     *r->back = r->next;
@@ -56,7 +57,7 @@ set_extra(PyCodeObject *code, void *extra)
     PyObject *entries = NULL;
     int status;
 
-    if (old != NULL && old != TW_SKIP) {
+    if (old != NULL && old != TW_SKIP && old != TW_QUIET) {
         entries = Py_NewRef(old->entries);
     }
     status = tw_extra_set((PyObject *)code, extra_index, extra);
@@ -172,6 +173,15 @@ tw_set_skip(PyObject *module, PyObject *code)
 }
 
 PyObject *
+tw_set_quiet(PyObject *module, PyObject *code)
+{
+    if (!check_code(code) || set_extra((PyCodeObject *)code, TW_QUIET) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *
 tw_attach(PyObject *module, PyObject *args)
 {
     PyObject *code, *entries;
@@ -225,8 +235,8 @@ tw_code_state(PyObject *module, PyObject *code)
         return NULL;
     }
     r = tw_record_get((PyCodeObject *)code);
-    if (r == TW_SKIP) {
-        return PyUnicode_FromString("skip");
+    if (r == TW_SKIP || r == TW_QUIET) {
+        return PyUnicode_FromString(r == TW_SKIP ? "skip" : "quiet");
     }
     return r == NULL ? Py_NewRef(Py_None) : Py_NewRef(r->entries);
 }

@@ -32,6 +32,7 @@ __all__ = [
     "hook_leave",
     "install",
     "run_hooked",
+    "set_quiet",
     "set_skip",
     "state",
     "uninstall",
@@ -80,6 +81,11 @@ def set_skip(code: CodeType) -> None:
     _frame.set_skip(code)
 
 
+def set_quiet(code: CodeType) -> None:
+    """Frames of this code, and all that they call, are never looked at again."""
+    _frame.set_quiet(code)
+
+
 def attach(code: CodeType, entries: Entries) -> None:
     """Frames of this code try these entries, in order, before they run."""
     _frame.attach(code, entries)
@@ -96,7 +102,7 @@ def detach_all() -> None:
 
 
 def state(code: CodeType) -> str | tuple[Entry | ReferenceType[Entry], ...] | None:
-    """None if the code is unknown, "skip", or its entries."""
+    """None if the code is unknown, "skip", "quiet", or its entries."""
     return _frame.code_state(code)
 
 

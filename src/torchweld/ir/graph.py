@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 from dataclasses import dataclass
 
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node, graph_module
 
 VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node produces
 LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
@@ -44,3 +45,18 @@ class GraphPair:
     aliases: tuple[int | None, ...]
     backward: Graph | None = None
     saved: tuple[Node, ...] = ()
+
+
+def dismantle(gm: GraphModule) -> None:
+    """Take a graph apart that nobody needs any more: its nodes refer to one another, and with them
+    everything in their metadata would wait for the garbage collector. The text of its code, which
+    torch.fx keeps for tracebacks for ever, is dropped as well."""
+    graph = gm.graph
+    name = type(gm).forward.__code__.co_filename
+    if graph_module._loader.eval_cache.pop(name, None) is not None:
+        linecache.cache.pop(name, None)
+    for node in reversed(graph.nodes):
+        graph.erase_node(node)
+        node.meta.clear()
+    gm.__dict__.clear()
+    graph.__dict__.clear()

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import torchweld
 from torchweld import api
-from torchweld.base.events import emit, recent
+from torchweld.base.events import emit
+from torchweld.explanation import Explanation
+from torchweld.pipeline import listening
 
 # arguments of torch.compile that only tune what torchweld decides itself
 _LEFT_OUT = frozenset(("name", "recompile_limit", "isolate_recompiles", "shapes_spec"))
 # names of torch.compile's own compiler: a script that asks for them asks for "the compiler"
 _OWN = frozenset(("inductor", "cudagraphs"))
+# what else is ours while a script runs; torch's own would import torch._dynamo
+_SURFACE = (
+    "allow_in_graph", "assume_constant_result", "cudagraph_mark_step_begin", "disable",
+    "is_compiling", "nested_compile_region", "reset", "set_stance", "substitute_in_graph",
+)  # fmt: skip
 
 
 def compile_like_torch(model: Any = None, **kwargs: Any) -> Any:
@@ -35,8 +42,7 @@ def replacements() -> tuple[tuple[Any, str, Callable[..., Any]], ...]:
     return (
         (torch, "compile", compile_like_torch),
         (torch.compiler, "compile", compile_like_torch),
-        (torch.compiler, "disable", api.disable),
-        (torch.compiler, "reset", api.reset),
+        *((torch.compiler, name, getattr(torchweld, name)) for name in _SURFACE),
     )
 
 
@@ -62,23 +68,12 @@ def run(script: str, arguments: Sequence[str], *, module: bool = False) -> None:
             setattr(owner, name, value)
 
 
-def explain(script: str, arguments: Sequence[str], *, module: bool = False) -> None:
+def explain(script: str, arguments: Sequence[str], *, module: bool = False,
+            guards: bool = False) -> None:  # fmt: skip
     """Run a script, then print what was compiled and what ran eagerly, and why."""
-    try:
-        run(script, arguments, module=module)
-    finally:
-        print(summary())
-
-
-def summary() -> str:
-    """Counters of this process, and its graph breaks and recompiles, most frequent first."""
-    lines = ["torchweld: " + ", ".join(f"{v} {k}" for k, v in api.statistics().items())]
-    for channel in ("graph_breaks", "recompiles"):
-        found = Counter(_told(event.name, event.fields) for event in recent(channel))
-        lines += [f"{n} x {text}" for text, n in found.most_common()]
-    return "\n".join(lines)
-
-
-def _told(name: str, fields: dict[str, object]) -> str:
-    shown = " ".join(f"{k}={v}" for k, v in fields.items())
-    return f"{name}: {shown}" if shown else name
+    with listening() as notes:
+        try:
+            run(script, arguments, module=module)
+        finally:
+            counts = ", ".join(f"{v} {k}" for k, v in api.statistics().items())
+            print(f"\ntorchweld: {counts}\n{Explanation(notes).text(guards)}")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from torchweld.capture import marks
 from torchweld.capture.attrs import from_python
 from torchweld.capture.modes import (
     ATTENTION,
@@ -27,7 +28,7 @@ from torchweld.capture.modes import (
 )
 from torchweld.capture.session import Capture, is_compiling
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.tables import FUNCTIONS, function, klass
+from torchweld.capture.tables import FUNCTIONS, NAMED, function, klass
 from torchweld.capture.values.base import Const, InstanceValue, NotConstant, Value, constant
 from torchweld.ir.graph import LOC
 
@@ -78,25 +79,38 @@ for _fn in (
 
 
 def _answer(value: object, *fns: Any) -> None:
-    """Functions whose answer in captured code is fixed."""
+    """Functions whose answer in captured code is fixed, or their modules and names."""
 
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         cap.deliver(Const(value), cont)
 
     for fn in fns:
-        if fn is not None and fn not in FUNCTIONS:
+        if isinstance(fn, tuple):
+            NAMED.add(fn, handler)
+        elif fn is not None and fn not in FUNCTIONS:
             FUNCTIONS.add(fn, handler)
 
 
-_answer(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling)
+_DYNAMO = "torch._dynamo.decorators"
+_answer(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling,
+        torch._utils.is_compiling, ("torch._dynamo.external_utils", "is_compiling"))
 _answer(False, torch.jit.is_scripting, torch.jit.is_tracing,  # type: ignore[attr-defined]
         torch._C._get_tracing_state,
         torch.onnx.is_in_onnx_export, torch.compiler.is_exporting, torch.distributed.is_initialized,
+        marks.is_exporting,
         torch._C._is_torch_function_all_disabled, torch.overrides.is_tensor_method_or_property)
 _answer(None, torch._C._log_api_usage_once, torch.compiler.cudagraph_mark_step_begin,
-        torch._assert, torch.amp.autocast_mode._enter_autocast)
+        torch._assert, torch.amp.autocast_mode._enter_autocast, marks.cudagraph_mark_step_begin,
+        *((_DYNAMO, fn.__name__) for fn in marks.SIZE_MARKS), *marks.SIZE_MARKS)
 _answer(False, torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
         torch.overrides.has_torch_function_variadic)
+
+
+@NAMED.register((_DYNAMO, "graph_break"))
+@function(marks.graph_break)
+def graph_break(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    said = [str(constant(a)) for a in (*args, *kwargs.values())]
+    raise refuse("W117", ": ".join(("asked for by the program", *said)), cap.loc())
 
 
 @klass(torch.autograd.profiler.record_function)

@@ -1,0 +1,258 @@
+"""Why an entry does not fit a call, in words: what was guarded, what is there now, the user's line.
+
+The guard programs answer with the number of an instruction; here it becomes a sentence.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from torchweld.capture.guard_build import load
+from torchweld.frame.program import Entry, tensor_codes
+from torchweld.ir.guard import Guard
+from torchweld.ir.source import Attr, CellContents, InstanceDict, Item, Pinned, Source, TypeOf
+from torchweld.pipeline import Miss
+
+_SHOWN = 60
+# dtypes that torch warns of
+_RARE = ("q", "complex32", "chalf")
+_DEVICES = {0: "cpu", 1: "cuda"}
+_GONE = object()
+
+
+def why_missed(entries: Iterable[Entry], args: tuple[object, ...]) -> tuple[Miss, ...]:
+    """What each entry's first failing guard is; the same reason once."""
+    found: dict[Miss, None] = {}
+    for entry in entries:
+        at = entry.program.explain(args)
+        if at >= 0:
+            found[_miss(entry, at, args)] = None
+    return tuple(found)
+
+
+def _miss(entry: Entry, at: int, args: tuple[object, ...]) -> Miss:
+    guards: dict[int, Guard] = getattr(entry.program, "guards", {})
+    guard = guards.get(at)
+    if guard is None:
+        reasons: Sequence[str] = getattr(entry.program, "reasons", ())
+        name = reasons[at] if at < len(reasons) else f"guard {at}"
+        return Miss(f"`{name}` is not there any more")
+    now = _GONE if guard.source is None else _now(guard.source, args)
+    what, fix = _WORDS[guard.kind](guard, now, args)
+    return Miss(what, fix, guard.why)
+
+
+def _now(source: Source, args: tuple[object, ...]) -> object:
+    try:
+        return load(source, args)
+    except Exception:  # whatever the user's own attributes raise
+        return _GONE
+
+
+# ---------------------------------------------------------------- places in words
+_TABLES = ("_modules", "_parameters", "_buffers")
+
+
+def place(source: Source) -> str:
+    """Where a value is found, as the user would write it: `net.blocks[0].weight`."""
+    match source:
+        case Item(base=Item(base=InstanceDict(base=owner), key=str(table)), key=str(key)) if (
+                table in _TABLES):  # fmt: skip
+            return f"{place(owner)}[{key}]" if key.isdigit() else f"{place(owner)}.{key}"
+        case Item(base=InstanceDict(base=owner), key=str(key)):
+            return f"{place(owner)}.{key}"
+        case Item(base=Pinned(), key=str(key)) if source.text() == key:
+            return key  # a global
+        case Item(key=key):
+            return f"{place(source.base)}[{key!r}]"
+        case Attr(base=base, name=name):
+            return f"{place(base)}.{name}"
+        case InstanceDict(base=base):
+            return f"vars({place(base)})"
+        case TypeOf(base=base):
+            return f"type({place(base)})"
+        case CellContents(base=base):
+            return place(base)
+    return source.text()
+
+
+def getter_words(getter: Any) -> str:
+    """A nullary callable that reads a state of torch: `torch.is_grad_enabled()`."""
+    fn = getattr(getter, "func", getter)
+    args: tuple[Any, ...] = getattr(getter, "args", ())
+    if fn is getattr:
+        return f"{args[0].__name__}.{args[1]}"
+    name = str(getattr(fn, "__name__", fn)).lstrip("_")
+    return f"{name}({', '.join(map(shown, args))})"
+
+
+# ---------------------------------------------------------------- objects in words
+def shown(x: object) -> str:
+    """An object in a few words."""
+    if x is _GONE:
+        return "not there"
+    if isinstance(x, torch.Tensor):
+        return f"{type(x).__name__} {str(x.dtype).removeprefix('torch.')}{list(x.shape)}"
+    if isinstance(x, types.BuiltinFunctionType):  # torch keeps its own in a class
+        return f"{x.__module__ or 'builtins'}.{x.__name__}"
+    if isinstance(x, types.FunctionType | type | types.MethodType):
+        return f"{x.__module__}.{x.__qualname__}"
+    if isinstance(x, list | dict | set | tuple):
+        return f"{type(x).__name__} of {len(x)}"
+    if isinstance(x, torch.nn.Module) or type(x).__repr__ is object.__repr__:
+        return f"{type(x).__name__} at {id(x):#x}"
+    try:
+        said = repr(x)
+    except Exception:
+        said = type(x).__name__
+    return said if len(said) <= _SHOWN else said[: _SHOWN - 3] + "..."
+
+
+@functools.cache
+def _dtypes() -> dict[int, str]:
+    """libtorch's number of a dtype -> its name."""
+    found: dict[int, str] = {}
+    for name, d in vars(torch).items():
+        if not isinstance(d, torch.dtype) or name.startswith(_RARE):
+            continue
+        try:
+            found[tensor_codes(torch.empty(0, dtype=d))[1]] = str(d).removeprefix("torch.")
+        except (RuntimeError, TypeError, NotImplementedError):
+            continue  # a dtype without memory of its own
+    return found
+
+
+def _device(kind: int, index: int) -> str:
+    name = _DEVICES.get(kind, f"device {kind}")
+    return name if index < 0 or kind == 0 else f"{name}:{index}"
+
+
+def spec_words(spec: Sequence[Any]) -> str:
+    """The metadata of a tensor guard: `float32[2, 3] cpu`."""
+    sizes = "[" + ", ".join("any" if n is None else str(n) for n in spec[6]) + "]"
+    kind = "" if spec[0] in (torch.Tensor, torch.nn.Parameter) else f"{spec[0].__name__} "
+    grad = " requires grad" if spec[5] else ""
+    return f"{kind}{_dtypes().get(spec[1], spec[1])}{sizes} {_device(spec[2], spec[3])}{grad}"
+
+
+# ---------------------------------------------------------------- guards in words
+Words = Callable[[Guard, object, tuple[object, ...]], tuple[str, str]]
+_FEW = "each size is compiled for itself: use few sizes"
+
+
+def _name(guard: Guard) -> str:
+    return f"`{place(guard.source)}`" if guard.source is not None else "state"
+
+
+def _equal(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    number = type(guard.expected) in (int, float) and type(now) in (int, float)
+    fix = "pass it as a tensor, or keep it the same" if number else "keep it the same"
+    return f"{_name(guard)} was {shown(guard.expected)}, is {shown(now)}", fix
+
+
+def _identity(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    old, new = shown(guard.expected), shown(now)
+    if old == new:
+        return f"{_name(guard)} is another object: {new}", "pass the same object again"
+    return f"{_name(guard)} was {old}, is {new}", "pass the same object again"
+
+
+def _not_identity(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    return f"{_name(guard)} was not {shown(guard.expected)}, now it is", ""
+
+
+def _type(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    assert isinstance(guard.expected, type)
+    new = "not there" if now is _GONE else f"a {type(now).__name__}"
+    return f"{_name(guard)} was a {guard.expected.__name__}, is {new}", "pass one type"
+
+
+def _length(guard: Guard, now: Any, args: tuple[object, ...]) -> tuple[str, str]:
+    try:
+        new = str(len(now))
+    except TypeError:
+        new = "none"
+    return f"{_name(guard)} had length {guard.expected}, has {new}", "pass one length"
+
+
+def _has_key(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    return f"{_name(guard)} had {guard.expected!r}, now it has not", ""
+
+
+def _lacks_key(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    return f"{_name(guard)} had no {guard.expected!r}, now it has", ""
+
+
+def _keys(guard: Guard, now: Any, args: tuple[object, ...]) -> tuple[str, str]:
+    new = tuple(now) if isinstance(now, dict) else ()
+    assert isinstance(guard.expected, tuple)
+    old = guard.expected
+    if set(old) == set(new):
+        return f"{_name(guard)} has its keys in another order", "keep the order"
+    more = ", ".join(map(repr, [k for k in new if k not in old])) or "nothing"
+    less = ", ".join(map(repr, [k for k in old if k not in new])) or "nothing"
+    return f"{_name(guard)} has got {more} and lost {less}", "pass the same keys"
+
+
+def _tensor(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    name, old = _name(guard), guard.expected
+    assert isinstance(old, tuple)
+    if not isinstance(now, torch.Tensor):
+        return f"{name} was a tensor, is {shown(now)}", "pass a tensor"
+    new = tensor_codes(now)
+    if old[0] is not new[0]:
+        return f"{name} was a {old[0].__name__}, is a {new[0].__name__}", "pass one class"
+    if old[1] != new[1]:
+        was = _dtypes().get(old[1], old[1])
+        return f"{name} was {was}, is {str(now.dtype).removeprefix('torch.')}", "pass one dtype"
+    if old[2:4] != new[2:4]:
+        return f"{name} was on {_device(old[2], old[3])}, is on {now.device}", "pass one device"
+    if old[5] is not None and old[5] != new[5]:
+        return f"{name}.requires_grad was {old[5]}, is {new[5]}", "pass one or the other"
+    if len(old[6]) != len(new[6]):
+        return f"{name} had {len(old[6])} dimensions, has {len(new[6])}", "pass one rank"
+    for i, (a, b) in enumerate(zip(old[6], new[6], strict=True)):
+        if a is not None and a != b:
+            return f"{name} had size {a} in dimension {i}, has {b}", _FEW
+    if old[7] != new[7]:
+        return f"{name} had strides {old[7]}, has {new[7]}", "pass one layout: .contiguous()"
+    return f"{name} was {spec_words(old)}, is another kind of tensor", ""
+
+
+def _pair(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    assert isinstance(guard.expected, Source)
+    other = f"`{place(guard.expected)}`"
+    if guard.kind == "same":
+        return f"{_name(guard)} and {other} were one object, are two", ""
+    return f"{_name(guard)} and {other} were two objects, are one", ""
+
+
+def _class(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    return f"an attribute of class {_name(guard)} or of its bases was set", "set it before"
+
+
+def _state(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    assert isinstance(guard.expected, tuple)
+    getter, old = guard.expected
+    try:
+        new = getter()
+    except Exception:
+        new = _GONE
+    return f"{getter_words(getter)} was {shown(old)}, is {shown(new)}", ""
+
+
+def _predicate(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    said = getattr(guard.expected, "__name__", guard.expected)
+    return f"{said} was true of {_name(guard)}, is not", ""
+
+
+_WORDS: dict[str, Words] = {
+    "type": _type, "is": _identity, "is_not": _not_identity, "equal": _equal, "length": _length,
+    "has_key": _has_key, "lacks_key": _lacks_key, "keys": _keys, "tensor": _tensor, "same": _pair,
+    "distinct": _pair, "class_version": _class, "state": _state, "predicate": _predicate,
+}  # fmt: skip

@@ -1,0 +1,166 @@
+"""explain(): what it finds, and what it prints."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+
+import torchweld
+
+X = torch.ones(4, 3)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+        self.scale = 0.5
+
+    def forward(self, x):
+        return torch.relu(self.lin(x)) * self.scale
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def broken(x):
+    y = torch.relu(x)
+    y = quiet(y)
+    return torch.sin(y) + 1
+
+
+@torchweld.disable(reason="it talks to a robot")
+def quiet(x):
+    return x * 2
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torchweld.reset()
+
+
+def test_graphs_operators_and_guards_of_a_module():
+    found = torchweld.explain(Net())(X)
+    assert found.operators == [Counter(linear=2, relu=2, mul=2)]
+    assert (len(found.graphs), found.breaks, found.eager) == (1, [], [])
+    text = str(found)
+    assert "graph 0: Net.forward  " + __file__ in text
+    assert "6 operators: linear 2, relu 2, mul 2" in text
+    line = Block.forward.__code__.co_firstlineno + 1
+    assert f"{__file__}:{line}: return torch.relu(self.lin(x)) * self.scale" in text
+    assert "self.blocks[1].scale == 0.5" in text
+    assert "self.blocks[0].lin.weight is float32[3, 3] cpu requires grad" in text
+    assert "is_grad_enabled() is True" in text
+
+
+def test_break_with_code_line_reason_and_fix():
+    found = torchweld.explain(broken)(X)
+    assert [why.code for why in found.breaks][:1] == ["W108"]
+    text = str(found)
+    for said in ("W108: ", "y = quiet(y)", "it talks to a robot", "fix ", "ran eagerly: broken"):
+        assert said in text
+
+
+def test_recompilations_of_what_the_function_calls():
+    def outer(x):
+        if x.sum() > -1e9:
+            return doubled(x).sum() + doubled(x[:2]).sum()
+        return x
+
+    found = torchweld.explain(outer)(X)
+    assert [r.of.name for r in found.recompiles] == ["doubled"]
+    assert "`x` had size 4 in dimension 0, has 2" in str(found)
+
+
+def doubled(x):
+    return x * 2
+
+
+def test_kernels_with_the_default_backend():
+    with torch.no_grad():
+        found = torchweld.explain(lambda x: torch.relu(x) + 1, backend="torchweld")(X)
+    assert "runs as 1 generated kernel, 0 ATen calls" in str(found)
+    assert found.graphs[0](X)[0].shape == X.shape
+
+
+def test_what_is_compiled_already_is_explained_too():
+    def f(x):
+        return x + 1
+
+    compiled = torchweld.compile(f, backend="eager")
+    compiled(X)
+    for fn in (compiled, f):
+        found = torchweld.explain(fn)(X)
+        assert len(found.graphs) == 1
+    assert torchweld.statistics()["captures"] == 3
+    compiled(X)
+    assert torchweld.statistics()["captures"] == 3
+
+
+def test_explaining_keeps_nothing():
+    def f(x):
+        return x + 1
+
+    torchweld.explain(f)(X)
+    assert "_torchweld_compiled" not in f.__dict__
+
+
+PROGRAM = """
+import torch
+scale = 0.5
+
+@torch.compile
+def f(x, n):
+    return x * n + scale
+
+@torch.compile
+def g(x):
+    return f(x, 2) if x.sum() > 0 else x
+
+with torch.no_grad():
+    for x in (torch.ones(3), torch.ones(4)):
+        g(x)
+    f(x, "no number") if False else f(x, 3)
+"""
+
+
+def run(path, *before, **env):
+    return subprocess.run([sys.executable, *before, str(path)], capture_output=True, text=True,
+                          env={**os.environ, **env})  # fmt: skip
+
+
+def test_a_program_is_explained(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    done = run(path, "-m", "torchweld", "explain")
+    assert done.returncode == 0, done.stderr
+    told = ("graph 0: f  ", "generated kernel", "W101", "program.py:11", "ran eagerly: g",
+            "`x` had size 3 in dimension 0, has 4", "program.py:7: `n` was 2, is 3")  # fmt: skip
+    for said in told:
+        assert said in done.stdout
+    assert "guards: graph" not in done.stdout
+    guarded = run(path, "-m", "torchweld", "explain", "--guards")
+    assert "scale == 0.5" in guarded.stdout
+
+
+def test_any_process_explains_itself_at_its_end(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM.replace("import torch", "import torch, torchweld").replace(
+        "torch.compile", "torchweld.compile"))  # fmt: skip
+    done = run(path, TORCHWELD_EXPLAIN="1")
+    assert "W101" in done.stderr
+    assert "program.py:7: `n` was 2, is 3" in done.stderr

@@ -1,0 +1,250 @@
+"""What was compiled dies with what it was compiled of, at once, and calls leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import torchweld
+from torchweld.base import events
+
+X = torch.randn(4, 16)
+
+
+@pytest.fixture
+def no_collector():
+    """The garbage collector does not run: only reference counts free anything."""
+    torchweld.reset()
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def refs(**objects):
+    return {name: weakref.ref(obj) for name, obj in objects.items()}
+
+
+def alive(dead):
+    return [name for name, ref in dead.items() if ref() is not None]
+
+
+def parts(compiled):
+    """Weak references to what the first entry of a compiled function holds."""
+    entry = compiled.entries[0]
+    region = entry.info.region
+    found = refs(entry=entry, program=entry.program)
+    return found if region is None else {**found, **refs(graph=region.graph)}
+
+
+def called(compiled, grad):
+    with torch.set_grad_enabled(grad):
+        for _ in range(3):
+            compiled(X)
+
+
+class Broken(nn.Module):
+    """Its forward runs eagerly; the layers are compiled on their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+        self.last = nn.Linear(16, 16)
+
+    def forward(self, x):
+        y = self.first(x)
+        return self.last(y) if y.sum() > -1e9 else y
+
+
+def of_module(backend, grad, net):
+    compiled = torchweld.compile(net, backend=backend)
+    called(compiled, grad)
+    x = torch.randn(2, 16)
+    compiled(x)
+    return {**refs(net=net, compiled=compiled, x=x), **parts(type(compiled).__call__),
+            **refs(**{n.replace(".", "_"): p for n, p in net.named_parameters()})}  # fmt: skip
+
+
+def of_closure(backend, grad, net):
+    def f(x):
+        return net(x) + weight.sum()
+
+    weight = torch.ones(3)
+    compiled = torchweld.compile(f, backend=backend)
+    called(compiled, grad)
+    return {**refs(net=net, f=f, compiled=compiled, weight=weight), **parts(compiled)}
+
+
+def of_method(backend, grad, net):
+    compiled = torchweld.compile(net.forward, backend=backend)
+    called(compiled, grad)
+    return {**refs(net=net, weight=next(net.parameters()))}
+
+
+MAKERS = {
+    "module": lambda b, g: of_module(b, g, nn.Sequential(nn.Linear(16, 16), nn.ReLU())),
+    "module that breaks": lambda b, g: of_module(b, g, Broken()),
+    "closure": lambda b, g: of_closure(b, g, nn.Sequential(nn.Linear(16, 16), nn.ReLU())),
+    "closure over a module that breaks": lambda b, g: of_closure(b, g, Broken()),
+    "method": lambda b, g: of_method(b, g, nn.Linear(16, 16)),
+}
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("backend", ["eager", "torchweld"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_everything_is_freed_without_the_collector(name, backend, grad, no_collector):
+    dead = MAKERS[name](backend, grad)
+    assert alive(dead) == []
+
+
+def test_weights_that_were_frozen_are_freed(no_collector):
+    def make():
+        net = nn.Sequential(nn.Linear(16, 16), nn.ReLU()).requires_grad_(False)
+        compiled = torchweld.compile(net, options={"freeze": True})
+        called(compiled, False)
+        return {**refs(net=net, weight=net[0].weight), **parts(type(compiled).__call__)}
+
+    assert alive(make()) == []
+
+
+NET = None
+
+
+def uses_global(x):
+    return NET(x) + 1
+
+
+def test_a_global_model_is_freed_when_its_name_is_given_away(no_collector):
+    global NET
+    NET = nn.Linear(16, 16)
+    compiled = torchweld.compile(uses_global, backend="eager")
+    called(compiled, True)
+    dead = refs(net=NET, weight=NET.weight)
+    NET = None
+    assert alive(dead) == []
+
+
+def test_what_was_compiled_is_used_again_while_the_function_lives(no_collector):
+    def f(x):
+        return x * 2
+
+    for _ in range(3):
+        torchweld.compile(f, backend="eager")(X)
+    assert torchweld.statistics()["captures"] == 1
+
+
+def test_code_that_was_replaced_meanwhile_is_seen(no_collector):
+    def f(x):
+        return x * 2
+
+    torchweld.compile(f, backend="eager")(X)
+    f.__code__ = (lambda x: x * 3).__code__
+    torch.testing.assert_close(torchweld.compile(f, backend="eager")(X), X * 3)
+
+
+def test_reset_frees_what_no_compiled_function_holds(no_collector):
+    def f(x):
+        return x * 2
+
+    compiled = torchweld.compile(f, backend="eager")
+    compiled(X)
+    dead = parts(compiled)
+    del compiled
+    torchweld.reset()
+    assert alive(dead) == []
+
+
+def test_a_graph_that_a_backend_has_kept_stays_whole(no_collector):
+    def backend(gm, inputs):
+        kept.append(gm)
+        return gm.forward
+
+    kept = []
+    compiled = torchweld.compile(lambda x: x.relu() + 1, backend=backend)
+    compiled(X)
+    del compiled
+    torchweld.reset()
+    torch.testing.assert_close(kept[0](X)[0], X.relu() + 1)
+
+
+def resident():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def growth(call, n):
+    """How many bytes of Python objects, objects and resident bytes n calls leave behind."""
+    for _ in range(300):
+        call()
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0], len(gc.get_objects()), resident()
+    for _ in range(n):
+        call()
+    gc.collect()
+    after = tracemalloc.get_traced_memory()[0], len(gc.get_objects()), resident()
+    tracemalloc.stop()
+    return [b - a for a, b in zip(before, after, strict=True)]
+
+
+def steady(name):
+    net = nn.Sequential(nn.Linear(16, 16), nn.ReLU()).requires_grad_(False)
+    compiled = {
+        "module": lambda: torchweld.compile(net),
+        "module that breaks": lambda: torchweld.compile(Broken().requires_grad_(False)),
+        "counter": lambda: torchweld.compile(Counting()),
+    }[name]()
+    return lambda: compiled(X)
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.seen = 0
+        self.last = None
+
+    def forward(self, x):
+        self.seen += 1
+        self.last = {"x": [x + 1]}
+        return x * 2
+
+
+STEADY = ("module", "module that breaks", "counter")
+
+
+@pytest.mark.parametrize("name", STEADY)
+def test_calls_leave_nothing_behind(name):
+    torchweld.reset()
+    traced, objects, _ = growth(steady(name), 1000)
+    assert traced < 20_000
+    assert objects < 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEADY)
+def test_100000_calls_leave_nothing_behind(name):
+    torchweld.reset()
+    traced, objects, pages = growth(steady(name), 100_000)
+    assert traced < 20_000
+    assert objects < 50
+    assert pages < 8 << 20
+
+
+def test_compiling_again_and_again_leaves_little_behind():
+    def call():
+        compiled = torchweld.compile(lambda x: x * 2 + 1, backend="eager")
+        compiled(X)
+        events.clear()  # of which the last 10,000 are kept
+
+    torchweld.reset()
+    traced, objects, _ = growth(call, 300)
+    assert traced < 100_000
+    assert objects < 300
