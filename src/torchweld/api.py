@@ -18,7 +18,7 @@ from torchweld.capture.marks import Mark, follow, followers, mark_of
 from torchweld.capture.session import Compiling, is_compiling
 from torchweld.frame import hook
 from torchweld.frame.program import Dispatcher, Entry
-from torchweld.frames import Options, Site, compile_frame, forget, prepare
+from torchweld.frames import compile_frame, forget, prepare
 from torchweld.ir.graph import GraphSettings
 from torchweld.module import compiled_module
 from torchweld.pipeline import (
@@ -29,6 +29,7 @@ from torchweld.pipeline import (
     weld_backend,
 )
 from torchweld.runtime import cudagraph
+from torchweld.sites import Options, Site
 
 __all__ = ["compile", "is_compiling", "memory_report", "reset", "statistics"]
 

@@ -15,7 +15,6 @@ import threading
 import types
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from weakref import ReferenceType
@@ -41,17 +40,16 @@ from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
 from torchweld.frame import hook
-from torchweld.frame.hook import FrameView, run_hooked
+from torchweld.frame.hook import FrameView
 from torchweld.frame.program import Dispatcher, Entry, torch_init
-from torchweld.ir.graph import OWNED, SETTINGS, VAL, GraphSettings, dismantle
+from torchweld.ir.graph import OWNED, SETTINGS, VAL
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
-from torchweld.ir.source import Item, Local, Source
+from torchweld.ir.source import Item, Local
 from torchweld.pipeline import (
     STATISTICS,
     Backend,
     Captured,
-    Compiled,
     Eager,
     Miss,
     Named,
@@ -62,63 +60,7 @@ from torchweld.pipeline import (
     wanted,
     weld_backend,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How one function is compiled."""
-
-    backend: Backend = weld_backend
-    fullgraph: bool = False
-    dynamic: bool | None = None
-    recompile_limit: int = 8
-    graph: GraphSettings = field(default_factory=GraphSettings)
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """`Entry.info`. region: None if the entry runs the function eagerly. compiled: what the default
-    backend made of its graph. owns: the graph is known to nobody else, and ends with the entry."""
-
-    guards: tuple[Guard, ...]
-    region: Region | None
-    compiled: Compiled | None = None
-    owns: bool = False
-
-    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self.owns and self.region is not None and not at_exit():
-            dismantle(self.region.graph)
-
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Site:
-    """What is known of one function that is compiled, besides its entries.
-
-    late: sources of numbers that changed. inner: of the functions that it calls when it runs
-    eagerly, by the id of their code; these have a `code`, and a `root`: the one that calls them,
-    directly or not. entries: what was made, in order.
-    seen: it was called before. spent: its limit was reached. changes: how often a capture was in
-    vain because something changed meanwhile.
-    """
-
-    options: Options
-    late: set[Source] = field(default_factory=set)
-    inner: dict[int, Site] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
-    code: types.CodeType | None = None
-    root: ReferenceType[Site] | None = None
-    idle: int = 0
-    seen: bool = False
-    spent: bool = False
-    changes: int = 0
-
-    def clear(self) -> None:
-        self.late.clear()
-        self.inner.clear()
-        self.entries.clear()
-        self.seen = self.spent = False
-        self.changes = 0
-
+from torchweld.sites import REGION, Made, Site, eager_call
 
 _LOG = logging.getLogger("torchweld")
 _lock = threading.RLock()
@@ -198,7 +140,7 @@ def _declines(site: Site, of: Named, entries: Sequence[Entry],
         reasons = "; ".join(m.text() for m in why_missed(entries, args)) or "not compiled yet"
         raise RecompileError("W404", f"{of.name}, fail_on_recompile: {reasons}",
                              at=of.at)  # fmt: skip
-    first, site.seen = not site.seen, True
+    first, site.warm = not site.warm, True
     return first if now.endswith("eager_then_compile") else True
 
 
@@ -350,48 +292,6 @@ def eager_entry(fn: types.FunctionType, args: tuple[object, ...], site: Site,
     return made
 
 
-def eager_call(fn: types.FunctionType, site: Site, hooked: bool = True) -> Callable[..., Any]:
-    """Runs `fn` on flat arguments behind a first one that is ignored.
-
-    hooked: what it calls is compiled, unless fullgraph says that everything or nothing is.
-    """
-    code = fn.__code__
-    n, k = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
-    named = code.co_varnames[n:k]
-    has_args, has_kwargs = bool(code.co_flags & 0x04), bool(code.co_flags & 0x08)
-    plain = site.options.fullgraph or not hooked
-    # a function that was compiled owns its entries, and lives while one of them runs
-    found: Callable[[], Any] = weakref.ref(fn) if site.code is None else lambda: fn
-    site_of = weakref.ref(site)
-
-    def run(outs: object, *flat: Any) -> Any:
-        real = found()
-        before = getattr(_region, "site", None)
-        _region.site = site_of()
-        try:
-            if k == len(flat) == n:
-                return real(*flat) if plain else run_hooked(real, *flat)
-            start = real if plain else functools.partial(run_hooked, real)
-            kwargs = dict(zip(named, flat[n:k], strict=True))
-            if has_kwargs:
-                kwargs.update(flat[-1])
-            return start(*flat[:n], *(flat[k] if has_args else ()), **kwargs)
-        finally:
-            _region.site = before
-            _raise_failure(before)
-
-    return run
-
-
-def _raise_failure(outer: Site | None) -> None:
-    """At the end of a region: what the frame hook could not raise."""
-    failed = getattr(_region, "failed", None)
-    if failed is not None and outer is None:
-        _region.failed = None
-        raise failed
-
-
-_region = threading.local()
 _LIBRARIES = frozenset((
     *sys.stdlib_module_names, "torch", "torchweld", "typing_extensions", "numpy", "_pytest",
     "pluggy", "pytest",
@@ -429,7 +329,7 @@ def _is_skipped(view: FrameView) -> bool:
 
 def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
     """Entries for a frame that eager code starts; None: frames of its code are let alone."""
-    outer: Site | None = getattr(_region, "site", None)
+    outer: Site | None = getattr(REGION, "site", None)
     if outer is None or is_compiling():
         return ()
     mark = mark_of(view.function)
@@ -455,7 +355,7 @@ def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
         with Compiling():
             entry = _inner_entry(view, site)
     except RecompileError as error:
-        _region.failed = error
+        REGION.failed = error
         return _as_before(view)
     except StateChanged:
         return _as_before(view)

@@ -1,0 +1,125 @@
+"""What is known of a function that is compiled, and how it runs eagerly.
+
+Code that runs eagerly runs in a region of a site: the frame hook finds out what it calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import ReferenceType
+
+from torchweld.frame.hook import run_hooked
+from torchweld.frame.program import Entry
+from torchweld.ir.graph import GraphSettings, dismantle
+from torchweld.ir.guard import Guard
+from torchweld.ir.region import Region
+from torchweld.ir.source import Source
+from torchweld.pipeline import Backend, Compiled, weld_backend
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one function is compiled."""
+
+    backend: Backend = weld_backend
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    recompile_limit: int = 8
+    graph: GraphSettings = field(default_factory=GraphSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """`Entry.info`. region: None if the entry runs the function eagerly. compiled: what the default
+    backend made of its graph. owns: the graph is known to nobody else, and ends with the entry."""
+
+    guards: tuple[Guard, ...]
+    region: Region | None
+    compiled: Compiled | None = None
+    owns: bool = False
+
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        if self.owns and self.region is not None and not at_exit():
+            dismantle(self.region.graph)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Site:
+    """What is known of one function that is compiled, besides its entries.
+
+    late: sources of numbers that changed. inner: of the functions that it calls when it runs
+    eagerly, by the id of their code; these have a `code`, and a `root`: the one that calls them,
+    directly or not. entries: what was made, in order.
+    warm: it was called before. spent: its limit was reached. changes: how often a capture was in
+    vain because something changed meanwhile.
+    """
+
+    options: Options
+    late: set[Source] = field(default_factory=set)
+    inner: dict[int, Site] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    code: types.CodeType | None = None
+    root: ReferenceType[Site] | None = None
+    idle: int = 0
+    warm: bool = False
+    spent: bool = False
+    changes: int = 0
+
+    def clear(self) -> None:
+        self.late.clear()
+        self.inner.clear()
+        self.entries.clear()
+        self.warm = self.spent = False
+        self.changes = 0
+
+
+REGION = threading.local()
+"""`site`: whose code this thread runs eagerly. `failed`: an error to raise when that ends."""
+
+
+def eager_call(fn: types.FunctionType, site: Site, hooked: bool = True) -> Callable[..., Any]:
+    """Runs `fn` on flat arguments behind a first one that is ignored.
+
+    hooked: what it calls is compiled, unless fullgraph says that everything or nothing is.
+    """
+    code = fn.__code__
+    n, k = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    named = code.co_varnames[n:k]
+    has_args, has_kwargs = bool(code.co_flags & 0x04), bool(code.co_flags & 0x08)
+    plain = site.options.fullgraph or not hooked
+    # a function that was compiled owns its entries, and lives while one of them runs
+    found: Callable[[], Any] = weakref.ref(fn) if site.code is None else lambda: fn
+    site_of = weakref.ref(site)
+
+    def run(outs: object, *flat: Any) -> Any:
+        real = found()
+        before = getattr(REGION, "site", None)
+        REGION.site = site_of()
+        try:
+            if k == len(flat) == n:
+                return real(*flat) if plain else run_hooked(real, *flat)
+            start = real if plain else functools.partial(run_hooked, real)
+            kwargs = dict(zip(named, flat[n:k], strict=True))
+            if has_kwargs:
+                kwargs.update(flat[-1])
+            return start(*flat[:n], *(flat[k] if has_args else ()), **kwargs)
+        finally:
+            REGION.site = before
+            _raise_failure(before)
+
+    return run
+
+
+def _raise_failure(outer: Site | None) -> None:
+    """At the end of a region: what the frame hook could not raise."""
+    failed = getattr(REGION, "failed", None)
+    if failed is not None and outer is None:
+        REGION.failed = None
+        raise failed
