@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 
 from torchweld.base.config import Config
 from torchweld.graph.decomps import copies as copies  # each registers its rows
+from torchweld.graph.decomps import division as division
 from torchweld.graph.decomps import foreach as foreach
 from torchweld.graph.decomps import random as random
 from torchweld.graph.decomps.table import OWN

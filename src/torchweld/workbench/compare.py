@@ -112,12 +112,12 @@ def _tensor(
     if a.layout != torch.strided or b.layout != torch.strided:
         same = a.layout == b.layout and bool(torch.equal(a.to_dense(), b.to_dense()))
         return [] if same else [Difference("values", where, f"{a.layout}, eager {b.layout}")]
-    if strides and _seen_strides(a) != _seen_strides(b):
+    if strides and seen_strides(a) != seen_strides(b):
         return [Difference("strides", where, f"{a.stride()}, eager {b.stride()}")]
     return _values(where, a, b, scale)
 
 
-def _seen_strides(x: torch.Tensor) -> list[int]:
+def seen_strides(x: torch.Tensor) -> list[int]:
     """The strides that decide where elements are: those of axes with more than one element."""
     if x.numel() == 0:
         return []
