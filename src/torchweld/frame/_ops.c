@@ -262,6 +262,12 @@ op_call0(TwRun *run, const TwInstr *in)
     return put_new(run, in, PyObject_CallNoArgs(in->obj));
 }
 
+static int
+op_reduce(TwRun *run, const TwInstr *in)
+{
+    return put_new(run, in, PyObject_CallMethod(run->regs[in->src], "__reduce__", NULL));
+}
+
 /* --- checks ------------------------------------------------------------------------------ */
 
 static int
@@ -586,4 +592,5 @@ const TwOp TW_OPS[TW_N_OPS] = {
     [TW_OP_DICT_UNCHANGED] = {"DICT_UNCHANGED", op_dict_unchanged, TW_SRC},
     [TW_OP_ALL_DISTINCT] = {"ALL_DISTINCT", op_all_distinct, TW_OBJ},
     [TW_OP_STATE] = {"STATE", op_state, TW_OBJ | TW_PYTHON},
+    [TW_OP_REDUCE] = {"REDUCE", op_reduce, TW_SRC | TW_DST | TW_PYTHON},
 };

@@ -36,7 +36,7 @@ def decode(code: CodeType) -> Code:
 
 def _decode(code: CodeType) -> Code:
     words = RawCode(code.co_code, EXTENDED_ARG)
-    walk = _Walk(code, words)
+    walk = Walk(code, words)
     records = walk.records()
     offsets = [record[2] for record in records]
     params = code.co_argcount + code.co_kwonlyargcount
@@ -68,13 +68,20 @@ def _decode(code: CodeType) -> Code:
     )
 
 
-class _Walk:
+def walk_of(code: CodeType) -> Walk:
+    """The walk over a code object, done: the raw code and CPython's stack at each of its places."""
+    walk = Walk(code, RawCode(code.co_code, EXTENDED_ARG))
+    walk.records()
+    return walk
+
+
+class Walk:
     """Follows the code along jumps and exception edges, each instruction once."""
 
     def __init__(self, code: CodeType, words: RawCode) -> None:
         self.words = words
         self.t = Translator(code, OPNAMES, words)
-        self.table = list(_exception_table(code.co_exceptiontable))
+        self.table = list(table_rows(code.co_exceptiontable))
         self.depths: list[int | None] = [None] * len(self.table)
         self.cover = self._cover()
 
@@ -184,7 +191,7 @@ def _instructions(code: CodeType, records: list[Record], offsets: list[int]) -> 
         yield Instr(op, arg, offset, line, index)
 
 
-def _exception_table(table: bytes) -> Iterator[tuple[int, int, int, int, bool]]:
+def table_rows(table: bytes) -> Iterator[tuple[int, int, int, int, bool]]:
     """(start, end, target, depth, lasti), in bytes of code, of numbers in groups of six bits."""
     groups = iter(table)
     for byte in groups:

@@ -68,11 +68,12 @@ class Op(IntEnum):
     DICT_UNCHANGED = 24
     ALL_DISTINCT = 25
     STATE = 26
+    REDUCE = 27
 
     @property
     def is_access(self) -> bool:
         """Whether the op writes a register."""
-        return self <= Op.CALL0
+        return self <= Op.CALL0 or self is Op.REDUCE
 
 
 # class, dtype, device type, device index, layout, requires_grad, sizes, strides; None is "any", and

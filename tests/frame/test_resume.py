@@ -1,0 +1,183 @@
+"""Functions that are entered in the middle, and run piece by piece, do what they always do."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+import types
+from textwrap import TextWrapper
+
+import pytest
+from dialect_programs import PROGRAMS, outcome
+from stepper import function, run
+
+from torchweld.frame.assemble import Unassemblable
+from torchweld.frame.decode import decode
+from torchweld.frame.places import layout
+from torchweld.frame.points import Point, can_step, looked_at, original, sets_up
+from torchweld.frame.resume import rejoin_code, resume_code
+from torchweld.frame.steps import step_piece, wait_piece
+
+
+@pytest.mark.parametrize("row", PROGRAMS, ids=lambda row: row[0].__name__)
+def test_steps_and_then_the_rest_give_what_the_function_gives(row):
+    fn, *args = row
+    want = outcome(fn, args)
+    for steps in range(300):
+        count = []
+        assert (steps, outcome(lambda *a: run(fn, a, steps, count), args)) == (steps, want)
+        if count[0] < steps:
+            break
+
+
+def functions_of(*modules):
+    for module in modules:
+        for value in vars(module).values():
+            members = vars(value).values() if isinstance(value, type) else [value]
+            yield from (m for m in members if isinstance(m, types.FunctionType))
+
+
+def entered(fn):
+    """The points where a function of the standard library can be entered, every variable bound."""
+    code = decode(fn.__code__)
+    for index, place in enumerate(layout(code).places):
+        if place is not None and place.index == index:
+            yield code, Point(index)
+
+
+@pytest.mark.parametrize("module", [json.decoder, traceback, sys.modules["textwrap"], types])
+def test_resumed_code_decodes_to_the_rest_of_the_function(module):
+    for fn in functions_of(module):
+        if decode(fn.__code__).is_generator:
+            continue
+        for code, point in entered(fn):
+            resumed = decode(resume_code(code, point))
+            shift = len(resumed.raw.co_code) - len(code.raw.co_code)
+            offsets = [i.offset for i in code.instrs]
+            rest = {i.offset - shift: i for i in resumed.instrs if i.offset >= shift}
+            for instr in code.instrs:
+                if instr.offset in rest and offsets.count(instr.offset) == 1:
+                    found = rest[instr.offset]
+                    assert (found.text(), found.line) == (instr.text(), instr.line)
+            assert code.instrs[point.index].offset in rest
+
+
+def test_every_instruction_that_has_a_step_goes_on_where_the_function_does():
+    for fn in functions_of(sys.modules["textwrap"], json.decoder):
+        code = decode(fn.__code__)
+        for _, point in entered(fn):
+            if not can_step(code, point.index):
+                continue
+            piece = step_piece(code, point)
+            place = layout(code).places[point.index]
+            after = {place.index + place.count, code.handler(point.index)}
+            targets = {i.target for i in code.instrs[point.index :][: place.count]}
+            rows = {r.target for r in after if not isinstance(r, int) and r is not None}
+            assert {p.index for p in piece.points} <= {place.index + place.count} | targets | rows
+
+
+def outer(x, log):
+    try:
+        log.append("before")
+        y = inner(x) + 1
+    except ValueError as error:
+        return str(error)
+    return y
+
+
+def inner(x):
+    raise NotImplementedError
+
+
+def call_of_inner():
+    code = decode(outer.__code__)
+    at = next(i for i, x in enumerate(code.instrs) if x.op == "CALL" and x.arg == (1, ())
+              and code.instrs[i + 1].op == "LOAD_CONST")  # fmt: skip
+    return code, Point(at, frozenset(("y", "error")) & looked_at(code, at))
+
+
+def by_wait(replacement):
+    """`outer` from its call of inner on, where `replacement` runs in the place of the call."""
+    code, point = call_of_inner()
+    piece = wait_piece(code, point)
+    which, values = function(piece.code, outer)(3, None, None, None, replacement, (3,))
+    return function(resume_code(code, piece.points[which]), outer)(*values)
+
+
+def by_rejoin(replacement):
+    code, point = call_of_inner()
+    return function(rejoin_code(code, point), outer)(3, None, None, None, replacement, (3,))
+
+
+@pytest.mark.parametrize("go_on", [by_wait, by_rejoin])
+def test_a_waiting_frame_gets_the_result_of_the_call(go_on):
+    assert go_on(lambda x: x * 2) == 7
+
+
+@pytest.mark.parametrize("go_on", [by_wait, by_rejoin])
+def test_a_waiting_frame_handles_an_exception_of_the_call(go_on):
+    def fail(x):
+        raise ValueError(f"no {x}")
+
+    assert go_on(fail) == "no 3"
+
+
+def test_the_traceback_of_a_rest_shows_the_line_of_the_call():
+    def fail(x):
+        raise KeyError(x)
+
+    with pytest.raises(KeyError) as caught:
+        by_rejoin(fail)
+    assert "y = inner(x) + 1" in [entry.line for entry in traceback.extract_tb(caught.tb)]
+
+
+def test_instructions_of_a_rest_are_those_of_the_function():
+    code = decode(outer.__code__)
+    for point in (p for c, p in entered(outer)):
+        resumed = decode(resume_code(code, point))
+        own = [i for i in range(len(resumed.instrs)) if not sets_up(resumed, i)]
+        assert original(resumed, 0) is None
+        assert original(resumed, own[0])[0] is code
+        assert point.index in [original(resumed, i)[1] for i in own]
+
+
+def test_the_call_that_a_rest_begins_with_is_the_one_that_the_function_waits_for():
+    code, point = call_of_inner()
+    resumed = decode(rejoin_code(code, point))
+    call = next(i for i, x in enumerate(resumed.instrs) if x.op == "CALL_EX")
+    assert sets_up(resumed, call)
+    assert original(resumed, call) == (code, point.index)
+
+
+def failing(x):
+    first = x
+    return first / 0
+
+
+def test_the_traceback_of_a_step_shows_the_line_of_the_user():
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(failing, (1,), 10, [])
+    last = traceback.extract_tb(caught.tb)[-1]
+    assert (last.name, last.line) == ("failing", "return first / 0")
+
+
+def closing(n):
+    def get():
+        return n
+
+    n = n + 1
+    return get() + n
+
+
+def test_the_rest_of_a_function_shares_its_cells():
+    for steps in range(12):
+        assert run(closing, (1,), steps, []) == 4
+
+
+def test_a_frame_cannot_be_entered_between_parts_of_one_instruction():
+    code = decode(TextWrapper._split_chunks.__code__)
+    inside = [i for i, p in enumerate(layout(code).places) if p is None or p.index != i]
+    for index in inside:
+        with pytest.raises(Unassemblable):
+            resume_code(code, Point(index))
