@@ -15,10 +15,10 @@ import torch
 from torchweld.base import config, events
 from torchweld.base.errors import UsageError, UsageTypeError
 from torchweld.capture.marks import Mark, follow, followers, mark_of
-from torchweld.capture.session import Compiling, is_compiling
+from torchweld.capture.session import is_compiling
 from torchweld.frame import hook
-from torchweld.frame.program import Dispatcher, Entry
-from torchweld.frames import compile_frame, forget, prepare
+from torchweld.frame.program import Dispatcher
+from torchweld.frames import forget, miss, prepare
 from torchweld.ir.graph import GraphSettings
 from torchweld.module import compiled_module
 from torchweld.pipeline import (
@@ -204,7 +204,7 @@ def dispatcher(fn: types.FunctionType, options: Options, site: Site | None = Non
     if config.current().explain:
         importlib.import_module("torchweld.explanation").explain_at_exit()
     site = site or Site(options)
-    made = Dispatcher(fn, functools.partial(_miss, site=site))
+    made = Dispatcher(fn, functools.partial(miss, site=site))
     functools.update_wrapper(made, fn)
     made.__dict__.pop(_KEPT, None)
     follow(made)
@@ -212,12 +212,6 @@ def dispatcher(fn: types.FunctionType, options: Options, site: Site | None = Non
     return made
 
 
-def _miss(made: Dispatcher, args: tuple[object, ...], *, site: Site) -> Entry | None:
-    """Called by the dispatcher when no entry fits. None: this call runs eagerly."""
-    if config.current().mode == "off" or is_compiling():
-        return None
-    with Compiling():
-        return compile_frame(made, args, site)
 
 
 def reset() -> None:

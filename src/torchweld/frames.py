@@ -39,6 +39,7 @@ from torchweld.capture.marks import Mark, current_stance, mark_of
 from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
+from torchweld.capture.state import Stuck
 from torchweld.frame import hook
 from torchweld.frame.hook import FrameView
 from torchweld.frame.program import Dispatcher, Entry, torch_init
@@ -60,6 +61,7 @@ from torchweld.pipeline import (
     wanted,
     weld_backend,
 )
+from torchweld.rests import names_of, origin_of
 from torchweld.sites import REGION, Made, Site, eager_call
 
 _LOG = logging.getLogger("torchweld")
@@ -71,6 +73,14 @@ _PATIENCE = 60.0
 _CHANGES = 10
 # there was nothing to compile, which fullgraph does not mind
 _HARMLESS = ("W113",)
+# nothing can be compiled in front of these, or nothing behind them
+_WHOLE = ("W109", "W113", "W115", "W116")
+# how many places a broken frame is tried to be left at
+_ATTEMPTS = 6
+# after so many stretches without an operator in a row, the rest of a frame runs eagerly
+_EMPTY = 6
+# a graph with fewer operators that begins or ends at a break runs as it is
+_FEW = 3
 _ready = False
 
 
@@ -89,6 +99,14 @@ def prepare() -> None:
     with torch.inference_mode():
         samples.append(torch.empty(2))
     torch_init(torch._C.TensorBase, str(library) if library.exists() else None, samples)
+
+
+def miss(made: Dispatcher, args: tuple[object, ...], *, site: Site) -> Entry | None:
+    """Called by a dispatcher when no entry fits. None: this call runs eagerly."""
+    if config.current().mode == "off" or is_compiling():
+        return None
+    with Compiling():
+        return compile_frame(made, args, site)
 
 
 def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) -> Entry | None:
@@ -159,11 +177,16 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
     except Unsupported as error:
         if isinstance(error, StateChanged) or (error.code == "W113" and site.code is not None):
             raise
-        _report(error.refusal(), named(fn))
+        stops_here = (options.fullgraph or strict) and error.code not in _HARMLESS
+        entry = None if stops_here else _broken(cap, error, fn, args, site)
+        if error.code != "W113" or site.owner is None:
+            _report(error.refusal(), named(fn), broken=entry is not None)
         if options.fullgraph and error.code not in _HARMLESS:
             raise FullGraphError("W403", str(error), at=error.at) from None
         if strict and error.code not in (*_HARMLESS, "W111"):
             raise
+        if entry is not None:
+            return entry
     except InternalError as error:
         if strict:
             raise
@@ -174,9 +197,44 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
     return eager_entry(fn, args, site, guards)
 
 
+def _broken(cap: Capture, error: Unsupported, fn: types.FunctionType, args: tuple[object, ...],
+            site: Site) -> Entry | None:  # fmt: skip
+    """An entry for the frame up to where its capture failed; None if it has to run eagerly.
+
+    The capture is made again and ends before the instruction that failed, or before one further
+    out or earlier, until the state there can be handed over.
+    """
+    if error.code in _WHOLE or site.empty >= _EMPTY:
+        return None
+    if error.code == "W111" and not cap.builder.n_calls:
+        return None  # there is nothing but the exception
+    stops, tried = [*cap.stops], set[int]()
+    if isinstance(error, Stuck):
+        stops.insert(0, error.born)
+    while stops and len(tried) < _ATTEMPTS:
+        stop = stops.pop(0)
+        if stop < 1 or stop in tried:
+            continue
+        tried.add(stop)
+        again = Capture(frozenset(site.late), stop)
+        try:
+            return _captured(again, fn, args, site)
+        except StateChanged:
+            raise
+        except Round:
+            stops.insert(0, again.outside_stop)
+        except Stuck as stuck:
+            stops.insert(0, stuck.born)
+        except Unsupported:
+            continue
+        finally:
+            again.close()
+    return None
+
+
 def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Entry:
     """Errors: Unsupported; InternalError for whatever goes wrong in the capture itself."""
-    STATISTICS.captures += 1
+    STATISTICS.captures += not cap.stop
     try:
         with events.timed("capture", function=fn.__qualname__):
             region = capture(cap, fn, args)
@@ -186,12 +244,18 @@ def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], si
         if config.current().mode == "strict":
             raise
         raise InternalError(f"{type(error).__name__}: {error}") from error
-    STATISTICS.graphs += 1
+    if region.resume is not None and 0 < cap.outside_stop < cap.stop and (
+            origin_of(region.resume.frames) in site.seen):  # fmt: skip
+        raise Round
     entry = build_entry(region, fn, args, site)
     if wanted():
         runs = entry.info.compiled.text() if entry.info.compiled is not None else ""
         note(Captured(named(fn), region.graph, region.guards, runs))
     return entry
+
+
+class Round(Exception):
+    """A rest begins in one round of a loop and ends in the next one."""
 
 
 def report_internal(error: WeldError) -> None:
@@ -215,8 +279,13 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
     values = program.registers(args)
     region.graph.meta[SETTINGS] = site.options.graph
     mark_owned(region, [values[builder.register(s)] for s in region.inputs])
-    call = _compiled_call(region, builder, values, site.options.backend)
-    finish = make_finish(region, call, eager_call(fn, site)) if region.finish else None
+    if _is_worth(region, site):
+        STATISTICS.graphs += 1
+        call = _compiled_call(region, builder, values, site.options.backend)
+    else:
+        call = safe_from_overlap(region.graph, region.graph.forward)
+    scope = {CALL: call, EAGER: eager_call(fn, site), **names_of(region, site, miss)}
+    finish = make_finish(region, scope) if region.finish else None
     if region.finish is not None and CALL in region.finish.consts:
         entry = Entry(program, [], None, finish, [builder.register(s) for s in finish_inputs])
     else:
@@ -253,14 +322,26 @@ def mark_owned(region: Region, values: Sequence[object]) -> None:
             place.meta[OWNED] = True
 
 
-def make_finish(region: Region, call: Callable[..., Any], eager: Callable[..., Any]) -> Any:
-    """The residual program as a function."""
+def _is_worth(region: Region, site: Site) -> bool:
+    """Whether a graph is worth a compilation: most breaks are a comparison of one number, and what
+    leads to it is not. A backend of the user's gets every graph."""
+    if region.operators >= _FEW or (region.resume is None and site.owner is None):
+        return True
+    if region.operators and site.options.backend is not weld_backend:
+        return True
+    if region.operators:
+        why = Refusal("W119", f"{region.name} has {region.operators} operators here")
+        events.emit("graph", "not compiled", why.text(), code=why.code, why=why.why)
+    return False
+
+
+def make_finish(region: Region, names: dict[str, Any]) -> Any:
+    """The residual program as a function; `names` are what the pipeline gives to it."""
     assert region.finish is not None
-    scope: dict[str, Any] = dict(region.finish.consts)
-    if CALL in scope:
-        scope.update({CALL: call, EAGER: eager})
+    known = region.finish.consts
+    scope: dict[str, Any] = {**known, **{k: v for k, v in names.items() if k in known}}
     exec(compile(region.finish.source, f"<torchweld {region.name}>", "exec"), scope)
-    return scope["finish"]
+    return scope.pop("finish")  # which refers to the scope
 
 
 def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> None:
@@ -436,8 +517,9 @@ def _give_up(of: Named, site: Site, entries: Sequence[Entry],
         _LOG.warning("%s", why.text())
 
 
-def _report(why: Refusal, of: Named) -> None:
+def _report(why: Refusal, of: Named, *, broken: bool = False) -> None:
+    """A break. broken: the frame is compiled on both sides of it; else it runs eagerly."""
     STATISTICS.refuse(why)
     note(Eager(of, why))
-    events.emit("graph_breaks", "frame runs eagerly", why.text(), code=why.code, why=why.why,
-                at=f"{why.at.file}:{why.at.line}")  # fmt: skip
+    events.emit("graph_breaks", "graph ends" if broken else "frame runs eagerly", why.text(),
+                code=why.code, why=why.why, at=f"{why.at.file}:{why.at.line}")  # fmt: skip

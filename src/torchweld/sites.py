@@ -16,7 +16,7 @@ from typing import Any
 from weakref import ReferenceType
 
 from torchweld.frame.hook import run_hooked
-from torchweld.frame.program import Entry
+from torchweld.frame.program import Dispatcher, Entry
 from torchweld.ir.graph import GraphSettings, dismantle
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
@@ -59,6 +59,9 @@ class Site:
     directly or not. entries: what was made, in order.
     warm: it was called before. spent: its limit was reached. changes: how often a capture was in
     vain because something changed meanwhile.
+    points: the rest of the function from where it was broken (rests.py); owner: of such a rest, the
+    function's site. seen: the breaks on the way to a rest; empty: how many rests in a row before
+    it had no operator.
     """
 
     options: Options
@@ -71,11 +74,16 @@ class Site:
     warm: bool = False
     spent: bool = False
     changes: int = 0
+    points: dict[object, Dispatcher] = field(default_factory=dict)
+    owner: ReferenceType[Site] | None = None
+    seen: frozenset[object] = frozenset()
+    empty: int = 0
 
     def clear(self) -> None:
         self.late.clear()
         self.inner.clear()
         self.entries.clear()
+        self.points.clear()
         self.warm = self.spent = False
         self.changes = 0
 

@@ -90,6 +90,11 @@ _ROWS = (
         "value that changed while the function was captured",
         "none needed: this call ran eagerly, a later one is compiled",
     ),
+    (
+        "W119",
+        "graph of few operators beside a break",
+        "none needed: its operators run one by one, as in eager",
+    ),
     # graph, lower, fuse, codegen: W2xx
     ("W201", "graph cannot be made functional", "report it with the graph from TORCHWELD_DUMP"),
     ("W202", "operator without a lowering runs in ATen", "none needed"),

@@ -14,6 +14,7 @@ from torchweld.capture.instances import MISSING as MISSING
 from torchweld.capture.instances import instance_get, instance_set, slot_get, vars_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.suspend import stops_of
 from torchweld.capture.tables import GETATTR
 from torchweld.capture.values.base import (
     BoundValue,
@@ -60,6 +61,8 @@ def watch_class(cap: Capture, kind: type) -> None:
     module = str(getattr(kind, "__module__", "")).split(".")[0]
     if module not in _UNWATCHED or (module == "torch" and kind.__flags__ & _HEAP_TYPE):
         cap.guard("class_version", cap.pin(kind), None)
+        if module != "torch" and id(kind) not in cap.born:
+            cap.note_birth(kind, stops_of(cap))
 
 
 def watch_method(cap: Capture, kind: type, name: str) -> None:
@@ -291,6 +294,7 @@ def owner_of(kind: type, name: str) -> type:
 
 
 def _enum_attr(cap: Capture, obj: Const, real: enum.Enum, name: str, cont: Cont | None) -> None:
+    watch_class(cap, type(real))
     raw = mro_lookup(type(real), name)
     if isinstance(raw, types.FunctionType):
         cap.deliver(BoundValue(Const(raw), obj), cont)

@@ -15,7 +15,7 @@ from torchweld.capture.attrs import (
 )
 from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.state import Cont, Stuck, raised, refuse
 from torchweld.capture.values.base import (
     Const,
     DictValue,
@@ -46,7 +46,23 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         return
     if isinstance(obj, TensorValue):
         raise refuse("W106", f"assignment to Tensor.{name}", cap.loc())
-    raise refuse("W106", f"assignment to attribute {name} of {obj.cls().__name__}", cap.loc())
+    why = f"assignment to attribute {name} of {obj.cls().__name__}"
+    looked = _first_look(cap, obj)
+    if looked:
+        raise Stuck("W106", why, cap.loc(), looked)
+    raise refuse("W106", why, cap.loc())
+
+
+def _first_look(cap: Capture, obj: Value) -> int:
+    """Before which instruction nothing was known of a class yet; 0 if nothing is known now.
+
+    What the capture relies on about it does not hold any more when one of its attributes is set.
+    """
+    if not isinstance(obj, Const) or not isinstance(obj.obj, type):
+        return 0
+    found = [at for known, at in cap.born.values()
+             if isinstance(known, type) and issubclass(known, obj.obj)]  # fmt: skip
+    return min(found, default=0)
 
 
 def _function_set(cap: Capture, obj: FunctionValue, name: str, value: Value) -> None:

@@ -21,6 +21,7 @@ from torchweld.capture.marks import region_of, substitute_of
 from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
+from torchweld.capture.suspend import stops_of
 from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, NAMED, CallHandler
 from torchweld.capture.values.base import (
     BoundValue,
@@ -31,6 +32,7 @@ from torchweld.capture.values.base import (
     GeneratorValue,
     InstanceValue,
     ListValue,
+    Loose,
     NotConstant,
     PartialValue,
     TensorValue,
@@ -39,6 +41,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.capture.wrap import complete
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code
 from torchweld.frame.program import Dispatcher
@@ -73,6 +76,8 @@ def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Val
             call_value(cap, fn.func, [fn.self_, *args], kwargs, cont, on_raise)
         case PartialValue():
             call_value(cap, fn.func, [*fn.args, *args], {**fn.kwargs, **kwargs}, cont, on_raise)
+        case Loose() if _is_plain_function(fn.real):
+            _call_given(cap, fn, args, kwargs, cont, on_raise)
         case Const():
             _call_const(cap, fn, args, kwargs, cont, on_raise)
         case InstanceValue():
@@ -261,6 +266,36 @@ def _call_real_function(cap: Capture, fn: Const, args: list[Value], kwargs: dict
     push_frame(cap, code, real.__globals__, bound, cells, cont, on_raise, fn)
 
 
+def _is_plain_function(real: Any) -> bool:
+    """Whether nothing but the bytecode of a function says what a call of it does."""
+    return (isinstance(real, types.FunctionType) and policy_of(real) is Policy.INLINE
+            and _watched(real) is None and real.__code__ is not _DISPATCH
+            and _handler_of(real) is None)  # fmt: skip
+
+
+def _call_given(cap: Capture, fn: Loose, args: list[Value], kwargs: dict[str, Value],
+                cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
+    """A function that is another object in each call: its parts are guarded."""
+    real, source = fn.real, fn.source
+    assert isinstance(real, types.FunctionType)
+    assert source is not None
+    for name in ("__code__", "__globals__"):
+        cap.guard("is", Attr.make(source, name), getattr(real, name))
+    given = cap.wrap(real.__defaults__, Attr.make(source, "__defaults__"))
+    defaults = cap.force_items(given.items) if isinstance(given, TupleValue) else []
+    named = cap.wrap(real.__kwdefaults__, Attr.make(source, "__kwdefaults__"))
+    kwdefaults: dict[str, Value] = {}
+    if isinstance(named, DictValue):
+        complete(cap, named)
+        kwdefaults = {str(k): cap.force(v) for k, v in named.items.items()}
+    code = decode(real.__code__)
+    bound = _bind_guarded(cap, code, list(defaults), kwdefaults, args, kwargs, on_raise)
+    if bound is None:
+        return
+    cells = closure_of(cap, real, source) if code.freevars else {}
+    push_frame(cap, code, real.__globals__, bound, cells, cont, on_raise, None)
+
+
 def _guard_function(cap: Capture, real: types.FunctionType, source: Source) -> None:
     """The user's own functions may get other code or defaults; installed ones are not watched."""
     if not _of_the_user(real.__code__.co_filename):
@@ -384,6 +419,7 @@ def push_frame(cap: Capture, code: Code, globals_: dict[str, object], bound: dic
             raise refuse("W109", f"{code.name} is a coroutine", cap.loc())
         frame.ip = next(i for i, x in enumerate(code.instrs) if x.op == "RETURN_GENERATOR") + 1
         made = GeneratorValue(frame)
+        cap.note_birth(made, stops_of(cap))
         if code.protected:
             cap.kept.append(made)  # looked at when the captured frame returns
         cap.deliver(made, cont)

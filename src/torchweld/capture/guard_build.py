@@ -20,6 +20,7 @@ from torchweld.ir.source import (
     Item,
     Local,
     Pinned,
+    Reduced,
     Source,
     TypeOf,
 )
@@ -232,6 +233,8 @@ def _row(source: Source) -> tuple[Op, Any, int]:
             return Op.CELL, None, 0
         case TypeOf():
             return Op.TYPE_OF, None, 0
+        case Reduced():
+            return Op.REDUCE, None, 0
     raise InternalError(f"no access for {type(source).__name__}")
 
 
@@ -274,6 +277,9 @@ def load(source: Source, args: tuple[object, ...]) -> object:
             return getattr(load(source.base, args), source.name)
         case TypeOf():
             return type(load(source.base, args))
+        case Reduced():
+            iterator: Any = load(source.base, args)
+            return iterator.__reduce__()
     raise InternalError(f"no access for {type(source).__name__}")
 
 

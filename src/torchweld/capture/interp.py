@@ -15,17 +15,19 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
 from torchweld.base.errors import GraphBreak
-from torchweld.capture import functions, opcodes
+from torchweld.capture import functions, opcodes, outside
 from torchweld.capture.attrs import closure_of
 from torchweld.capture.calls import call_value
 from torchweld.capture.guard_build import is_no_inference
 from torchweld.capture.modes import ATTENTION
+from torchweld.capture.modes_kept import keep_modes, left_in_inference
 from torchweld.capture.module import CapturedModule
 from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
 from torchweld.capture.state import Raised, VFrame, refuse
+from torchweld.capture.suspend import stops_of, suspend
 from torchweld.capture.tables import OPCODES, OpcodeHandler
 from torchweld.capture.values.base import (
     CellValue,
@@ -38,10 +40,11 @@ from torchweld.capture.values.base import (
 from torchweld.capture.wrap import IMMUTABLE, wrap
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code, Instr
+from torchweld.frame.points import CALLEE, sets_up
 from torchweld.ir.region import Region
 from torchweld.ir.source import Attr, Item, Local, Source
 
-_FILLED = (functions, opcodes)  # imported for the tables that they fill
+_FILLED = (functions, opcodes, outside)  # imported for the tables that they fill
 
 _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
@@ -60,10 +63,10 @@ _STATE: tuple[Callable[[], Any], ...] = (
 
 
 def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> Region:
-    """Capture one call of `fn` with these flat arguments.
+    """Capture one call of `fn` with these flat arguments, up to `cap.stop` or to its end.
 
     Errors: GraphBreak with a reason when any part of the frame cannot be captured; the facts that
-    led there are in `cap.guards`.
+    led there are in `cap.guards`, where the capture could stop instead in `cap.stops`.
     """
     cap.wrapper = wrap
     cap.caller = call_value
@@ -76,20 +79,24 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         why = "a torch function or dispatch mode, a functorch transform, forward-mode AD or a trace"
         raise refuse("W115", f"{why} is active")
     locals_: list[Source] = [Local.make(i, name) for i, name in enumerate(code.params)]
+    cap.is_rest = sets_up(code, 0)
+    cap.in_block = cap.is_rest and _has_blocks(code, args)
     _push_root(cap, fn, code, args)
     quiet = _FAKE_LOG.disabled
     _FAKE_LOG.disabled = True  # it prints the errors that the frame may well handle
     try:
         run(cap)
-        if torch.is_inference_mode_enabled() != inference or _leaves_modes(cap):
-            raise refuse("W106", "a mode of torch is left on or off at the end", cap.loc())
-        outputs, result, finish = residualize(cap, grad_mode, locals_)
+        if torch.is_inference_mode_enabled() != inference:
+            raise left_in_inference(cap)
+        modes = keep_modes(cap)
+        rest = suspend(cap) if cap.stop else None
+        outputs, result, finish = residualize(cap, grad_mode, locals_, modes, rest)
         graph = _finish_graph(cap, outputs)
     finally:
         _FAKE_LOG.disabled = quiet
         for undo in reversed(cap.state_restore):
             undo()
-    if cap.builder.n_calls == 0:
+    if cap.builder.n_calls == 0 and rest is None:
         raise refuse("W113", f"{code.qualname} runs no tensor operation")
     inputs = tuple(source for source, _, _ in cap.builder.inputs)
     _guard_aliases(cap)
@@ -101,7 +108,16 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
             cap.guard("predicate", source, has_plain_data)
     if not grad_mode and not cap.reads_grad and torch.is_grad_enabled not in cap.modes_set:
         _forget_requires_grad(cap)
-    return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish)
+    return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
+                  rest.resume if rest is not None else None, cap.builder.n_calls)  # fmt: skip
+
+
+def _has_blocks(code: Code, args: tuple[Any, ...]) -> bool:
+    """Whether the rest of a frame, or of one that it begins with a call of, has a try or with."""
+    while not code.protected and CALLEE[0] in code.params:
+        at = code.params.index(CALLEE[0])
+        code, args = decode(args[at].__code__), args[at + 1]
+    return bool(code.protected)
 
 
 def _guard_state(cap: Capture) -> None:
@@ -118,12 +134,6 @@ def _forget_requires_grad(cap: Capture) -> None:
             assert isinstance(guard.expected, tuple)
             loose = (*guard.expected[:5], None, *guard.expected[6:])
             cap.guards[key] = dataclasses.replace(guard, expected=loose)
-
-
-def _leaves_modes(cap: Capture) -> bool:
-    """Whether a mode other than grad mode, which is replayed, differs from before."""
-    return any(getter is not torch.is_grad_enabled and getter() != old
-               for getter, old in cap.modes_before.values())  # fmt: skip
 
 
 def _guard_attention(cap: Capture) -> None:
@@ -194,17 +204,38 @@ def _push_root(cap: Capture, fn: types.FunctionType, code: Code, args: tuple[obj
 
 
 def run(cap: Capture) -> None:
-    """Interpret until the outermost frame returns. Errors: GraphBreak."""
-    while cap.frames:
+    """Interpret until the outermost frame returns, or up to `cap.stop`. Errors: GraphBreak."""
+    step = _run_frame if not cap.stop else _run_frame_to
+    while cap.frames and not (cap.stop and cap.steps + 1 >= cap.stop):
         try:
-            _run_frame(cap)
+            step(cap)
         except Raised as error:
+            stops, at = stops_of(cap), cap.loc()
+            cap.note_birth(error.value, stops)
             if not unwind(cap, error.value):
-                raise refuse("W111", _describe(error), cap.loc()) from None
+                cap.stops = stops
+                raise refuse("W111", _describe(error), at) from None
         except GraphBreak:
+            cap.stops = stops_of(cap)
             raise
         except RecursionError:
             raise refuse("W116", "the interpreter's own stack is exhausted", cap.loc()) from None
+
+
+def _run_frame_to(cap: Capture) -> None:
+    """As _run_frame, but ends before the instruction with the number `cap.stop`."""
+    frame = cap.frames[-1]
+    if isinstance(frame.function, Const) and frame.ip == 0:
+        _guard_function(cap, frame.function.obj)
+    rows = _rows(frame.code, bool(cap.late.sources))
+    frames, last = cap.frames, cap.stop - 1
+    while cap.steps < last:
+        handler, instr = rows[frame.ip]
+        frame.ip += 1
+        frame.started = cap.steps = cap.steps + 1
+        handler(cap, frame, instr)
+        if not frames or frames[-1] is not frame:
+            return
 
 
 def _run_frame(cap: Capture) -> None:
@@ -217,7 +248,7 @@ def _run_frame(cap: Capture) -> None:
     while True:
         handler, instr = rows[frame.ip]
         frame.ip += 1
-        cap.steps += 1
+        frame.started = cap.steps = cap.steps + 1
         handler(cap, frame, instr)
         if not frames or frames[-1] is not frame:
             break

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import enum
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from torchweld.capture.values.base import (
     Const,
     DictValue,
     GeneratorValue,
+    GrowingList,
     InstanceValue,
     IteratorValue,
     LateText,
@@ -141,6 +143,12 @@ def dict_set(cap: Capture, box: DictValue, key: Value, value: Value) -> None:
     box.items[filed] = value
     box.keys.setdefault(filed, key)
     box.absent.discard(filed)
+    changed(cap, box)
+
+
+def append(cap: Capture, box: ListValue, item: Value) -> None:
+    """box.append(item)."""
+    (box.tail if isinstance(box, GrowingList) else box.items).append(item)
     changed(cap, box)
 
 
@@ -275,7 +283,7 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
         case IteratorValue():
             return x
         case ListValue() | TupleValue():
-            return _sequence_iterator(cap, x)
+            return sequence_iterator(cap, x)
         case DictValue():
             return view_iterator(cap, ViewValue(x, "keys"))
         case ViewValue():
@@ -288,10 +296,11 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
                 raise raised(TypeError, "iteration over a 0-d tensor")
             parts = cap.builder.call("call_method", "unbind", [x, Const(0)], {}, cap.loc())
             assert isinstance(parts, TupleValue)
-            return _sequence_iterator(cap, parts)
+            return sequence_iterator(cap, parts)
         case Const() if isinstance(x.obj, str | bytes | range | frozenset):
             real = iter(x.obj)
-            return IteratorValue(lambda: _const_or_end(real), type(real))
+            again = None if isinstance(x.obj, frozenset) else lambda r: _copy_of(r, real)
+            return IteratorValue(lambda: _const_or_end(real), type(real), again)
         case Const() if isinstance(x.obj, type) and hasattr(x.obj, "__members__"):
             members = iter(list(x.obj))  # type: ignore[call-overload]
             return IteratorValue(lambda: _const_or_end(members), types.GeneratorType)
@@ -316,9 +325,31 @@ def _const_or_end(it: Any) -> Value | None:
     return None
 
 
-def _sequence_iterator(cap: Capture, x: ListValue | TupleValue) -> IteratorValue:
+def _copy_of(r: Any, real: Any) -> str:
+    """An iterator over constants as it is now."""
+    copier = r.bind_const(copy.copy)
+    return r.assign(f"{copier}({r.bind_const(copy.copy(real))})")  # type: ignore[no-any-return]
+
+
+def advanced(r: Any, name: str, n: int) -> str:
+    """The iterator of that name, after `n` items were taken."""
+    if n:
+        r.lines.append(f"{r.bind_const(advance)}({name}, {n})")
+    return name
+
+
+def advance(it: Iterator[Any], n: int) -> None:
+    """Take n items, or what is left."""
+    for _ in range(n):
+        next(it, None)
+
+
+def sequence_iterator(cap: Capture, x: ListValue | TupleValue, at: int = 0) -> IteratorValue:
     """Reads the list as it is at each step, as Python does."""
-    at = 0
+
+    def remake(r: Any) -> str:
+        begin = r.bind_const(list.__iter__ if isinstance(x, ListValue) else tuple.__iter__)
+        return advanced(r, r.assign(f"{begin}({r.expr(x)})"), at)
 
     def step() -> Value | None:
         nonlocal at
@@ -328,7 +359,7 @@ def _sequence_iterator(cap: Capture, x: ListValue | TupleValue) -> IteratorValue
         at += 1
         return value
 
-    return IteratorValue(step, type(iter([])))
+    return IteratorValue(step, type(iter([] if isinstance(x, ListValue) else ())), remake)
 
 
 def view_iterator(cap: Capture, view: ViewValue) -> IteratorValue:
@@ -352,7 +383,10 @@ def view_iterator(cap: Capture, view: ViewValue) -> IteratorValue:
         assert value is not None
         return value if view.what == "values" else TupleValue([d.keys[key], value])
 
-    return IteratorValue(step, type(iter({})))
+    def remake(r: Any) -> str:
+        return advanced(r, r.assign(f"{r.bind_const(iter)}({r.expr(view)})"), at)
+
+    return IteratorValue(step, type(iter({})), remake)
 
 
 def next_value(cap: Capture, it: Value, cont: Cont, stop: Callable[[], None]) -> None:

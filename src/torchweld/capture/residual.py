@@ -13,20 +13,28 @@ from typing import Any
 
 import torch
 
-from torchweld.base.errors import InternalError
+from torchweld.base.errors import GraphBreak, InternalError
+from torchweld.capture import polyfills
+from torchweld.capture.items import advanced
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
+from torchweld.capture.modes_kept import Calls
 from torchweld.capture.session import Capture
-from torchweld.capture.state import refuse
+from torchweld.capture.state import Stuck, VFrame, refuse
+from torchweld.capture.suspend import GO_ON, PIECE, Rest
 from torchweld.capture.values.base import (
     BoundValue,
     CellValue,
     Const,
     DictValue,
     FunctionValue,
+    GeneratorValue,
+    GrowingList,
     InstanceValue,
+    IteratorValue,
     Lazy,
     ListValue,
+    Loose,
     Mutable,
     PartialValue,
     SetValue,
@@ -78,6 +86,9 @@ class Residual:
                 return self.tensor(slot)
             case LateNumber() if not slot.fixed:
                 return self.late(slot)
+            case Loose() if not slot.fixed:
+                assert slot.source is not None
+                return self.param(slot.source)
             case Const():
                 return self.const(slot)
         if slot.source is not None:
@@ -90,7 +101,7 @@ class Residual:
         self._open.add(id(slot))
         builder = _BUILDERS.get(type(slot))
         if builder is None:
-            raise refuse("W107", f"a {slot.cls().__name__} leaves the frame", self.cap.loc())
+            raise stuck(self.cap, slot)
         name: str = builder(self, slot)
         self._open.discard(id(slot))
         self.names[id(slot)] = name
@@ -203,6 +214,12 @@ class Residual:
         return slot.source is source
 
 
+def stuck(cap: Capture, x: Value) -> GraphBreak:
+    """Why a value cannot be made again; the capture may stop before it is made instead."""
+    why, born = f"a {x.cls().__name__} leaves the frame", cap.birth(x)
+    return Stuck("W107", why, cap.loc(), born) if born else refuse("W107", why, cap.loc())
+
+
 def without_grad(x: torch.Tensor) -> torch.Tensor:
     """Compiled code may give the memory of an input as the input itself, or a view of it."""
     return x.detach() if x.requires_grad else x
@@ -237,6 +254,13 @@ def _dict(r: Residual, x: DictValue) -> str:
 
 
 def _set(r: Residual, x: SetValue) -> str:
+    """Errors: GraphBreak if the new set would be gone through in another order."""
+    if x.twin is not None and x.real is None and len(x.items) > 1:
+        again: set[object] = set()
+        for key in x.items:
+            again.add(key)
+        if list(again) != list(x.twin):
+            raise refuse("W107", "a set whose order cannot be made again", r.cap.loc())
     body = r.items(list(x.items.values()))
     text = "{" + body + "}" if x.items else "set()"
     return r.assign(text if x.kind is set else f"{r.bind_const(x.kind)}({text})")
@@ -267,8 +291,50 @@ def _view(r: Residual, x: ViewValue) -> str:
 
 
 def _cell(r: Residual, x: CellValue) -> str:
-    inner = "" if x.contents is None else r.expr(x.contents)
-    return r.assign(f"{r.bind_const(types.CellType)}({inner})")
+    """Filled when it exists, since what is in it may refer to it."""
+    name = r.names[id(x)] = r.assign(f"{r.bind_const(types.CellType)}()")
+    r._kept.append(x)
+    if x.contents is not None:
+        r.lines.append(f"{name}.cell_contents = {r.expr(x.contents)}")
+    return name
+
+
+def _iterator(r: Residual, x: IteratorValue) -> str:
+    if x.remake is None:
+        raise stuck(r.cap, x)
+    return x.remake(r)
+
+
+def _generator(r: Residual, x: GeneratorValue) -> str:
+    """Those that stand for an iterator of Python's."""
+    frame = x.frame
+    make = _GENERATORS.get(frame.code.raw)
+    if make is None or frame.code.filename != polyfills.__file__:
+        raise stuck(r.cap, x)
+    if x.finished:
+        return r.assign(f"{r.bind_const(iter)}(())")
+    return r.assign(make(r, frame, started=bool(frame.stack)))
+
+
+def _enumerate(r: Residual, frame: VFrame, started: bool) -> str:
+    kind = r.bind_const(enumerate)
+    if not started:
+        return f"{kind}({r.expr(frame.locals['iterable'])}, {r.expr(frame.locals['start'])})"
+    count = frame.locals["n"]
+    assert isinstance(count, Const)
+    return f"{kind}({r.expr(frame.stack[0])}, {r.const(Const(count.obj + 1))})"  # type: ignore[operator]
+
+
+def _zip(r: Residual, frame: VFrame, started: bool) -> str:
+    strict = frame.locals["strict"]
+    flag = ", strict=True" if isinstance(strict, Const) and strict.obj else ""
+    its = frame.locals["iterators" if "iterators" in frame.locals else "iterables"]
+    return f"{r.bind_const(zip)}(*{r.expr(its)}{flag})"
+
+
+_GENERATORS: dict[types.CodeType, Any] = {
+    polyfills.enumerate_.__code__: _enumerate, polyfills.zip_.__code__: _zip,
+}  # fmt: skip
 
 
 def _function(r: Residual, x: FunctionValue) -> str:
@@ -299,9 +365,17 @@ def _function(r: Residual, x: FunctionValue) -> str:
 
 
 def _instance(r: Residual, x: InstanceValue) -> str:
+    if x.klass is torch._C._InferenceMode:
+        raise stuck(r.cap, x)
     kind = r.bind_const(x.klass)
     if issubclass(x.klass, BaseException):
-        return r.assign(f"{kind}(*{r.expr(x.attrs.get('args') or TupleValue([]))})")
+        args = r.expr(x.attrs.get("args") or TupleValue([]))
+        made: str = r.assign(f"{kind}(*{args})")
+        r.names[id(x)] = made
+        for attr, value in x.attrs.items():
+            if attr != "args" and value is not None:
+                r.lines.append(f"{made}.{attr} = {r.expr(value)}")
+        return made
     box = x.payload
     if isinstance(box, TupleValue):
         name = r.assign(f"{r.bind_const(tuple.__new__)}({kind}, ({r.items(box.items)},))")
@@ -340,7 +414,8 @@ def _set_attrs(r: Residual, x: InstanceValue, name: str, attrs: dict[str, Value]
 _BUILDERS: dict[type, Any] = {
     TupleValue: _tuple, ListValue: _list, DictValue: _dict, SetValue: _set, SliceValue: _slice,
     BoundValue: _bound, PartialValue: _partial, ViewValue: _view, CellValue: _cell,
-    FunctionValue: _function, InstanceValue: _instance,
+    FunctionValue: _function, InstanceValue: _instance, IteratorValue: _iterator,
+    GeneratorValue: _generator,
 }  # fmt: skip
 
 
@@ -349,6 +424,9 @@ def _write_list(r: Residual, x: ListValue) -> None:
     assert isinstance(x.real, list)
     assert x.source is not None
     target = r.param(x.source)
+    if isinstance(x, GrowingList) and x.open is not None:
+        r.lines.append(f"{r.bind_const(list.extend)}({target}, [{r.items(x.tail)}])")
+        return
     old = len(x.real)
     kept = len(x.items) >= old and all(
         r.unchanged(x.items[i], Item.make(x.source, i, True)) for i in range(old)
@@ -415,6 +493,11 @@ def _write_instance(r: Residual, x: InstanceValue) -> None:
     _set_attrs(r, x, target, setting)
 
 
+def _write_iterator(r: Residual, x: IteratorValue) -> None:
+    assert x.source is not None
+    advanced(r, r.param(x.source), x.taken)
+
+
 def _write_cell(r: Residual, x: CellValue) -> None:
     assert x.source is not None
     target = r.param(x.source)
@@ -425,25 +508,35 @@ def _write_cell(r: Residual, x: CellValue) -> None:
 
 
 _WRITERS: dict[type, Any] = {
-    ListValue: _write_list, DictValue: _write_dict, SetValue: _write_set,
-    InstanceValue: _write_instance, CellValue: _write_cell,
+    ListValue: _write_list, GrowingList: _write_list, DictValue: _write_dict, SetValue: _write_set,
+    InstanceValue: _write_instance, CellValue: _write_cell, IteratorValue: _write_iterator,
 }  # fmt: skip
 
 
-def residualize(cap: Capture, grad_mode: bool, locals_: list[Source]) -> Outcome:
+def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Calls,
+                rest: Rest | None) -> Outcome:  # fmt: skip
     """Graph outputs, the index of the one that is the whole result, else the residual program.
 
     grad_mode: whether grad mode was on when the frame started. locals_: the frame's arguments.
+    modes: calls that set other modes. rest: the frames that go on; None if they have ended.
     """
     r = Residual(cap)
-    assert cap.result is not None
     head = r.prologue()
-    call = r.graph_call() if head or cap.builder.numbers else ""
+    # what handles an exception of the graph is in the frame, which can run again if nothing changed
+    again = cap.in_block and cap.builder.n_calls > 0 and not cap.builder.mutated_inputs()
+    call = r.graph_call() if head or cap.builder.numbers or again else ""
     _effects(r, grad_mode)
-    result = r.expr(cap.result)
+    if rest is not None:
+        result = f"{GO_ON}({PIECE}, {rest.state(r.expr)})"
+        r.consts.update(dict.fromkeys((GO_ON, PIECE)))
+    else:
+        assert cap.result is not None
+        result = r.expr(cap.result)
     _deferred(r)
+    for fn, args in modes:
+        r.lines.append(f"{r.bind_const(fn)}(*{r.bind_const(args)})")
     call, calling = r.calling(call)
-    head += calling
+    head += _or_eagerly(calling) if again else calling
     if not head and not r.lines and result == "outs[0]":
         return r.outputs, 0, None
     params = ["outs", *r.params.values()]
@@ -455,6 +548,12 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source]) -> Outcome
     body = [*head, *r.lines, f"return {result}"]
     source = f"def finish({', '.join(params)}):\n" + "".join(f"    {line}\n" for line in body)
     return r.outputs, None, Finish(source, inputs, r.consts)
+
+
+def _or_eagerly(calling: list[str]) -> list[str]:
+    """Statements that call the graph; if it fails, the frame runs eagerly instead."""
+    return ["failed = False", "try:", *("    " + line for line in calling), "except Exception:",
+            "    failed = True", "if failed:", f"    return {EAGER}(None, *flat)"]  # fmt: skip
 
 
 def _effects(r: Residual, grad_mode: bool) -> None:

@@ -26,6 +26,7 @@ from torchweld.capture.values.base import (
     InstanceValue,
     Lazy,
     ListValue,
+    Loose,
     Mutable,
     Slot,
     TupleValue,
@@ -132,9 +133,15 @@ class Capture:
     frames: the virtual call stack, innermost last. objects: Value of each outside object by id.
     changed: outside objects that the frame changed, in the order of the first change.
     late: sources of numbers that changed between calls, to be read when the compiled code runs.
+    stop: the number of the instruction before which the capture ends; 0 for the end of the frame.
+    born: when a value was made that cannot leave the capture, by its id.
+    is_rest: whether the frame is the rest of a broken one. in_block: and may be inside of a try or
+    with block, or called from one.
+    outside_stop: before the first instruction that advances an iterator from outside.
+    modes: calls that set modes of torch, with the state before, in order.
     """
 
-    def __init__(self, late: frozenset[Source] = frozenset()) -> None:
+    def __init__(self, late: frozenset[Source] = frozenset(), stop: int = 0) -> None:
         self.frames: list[VFrame] = []
         self.late = LateNumbers(late, self.guard)
         self.builder = GraphBuilder(self.late, self.force)
@@ -157,6 +164,13 @@ class Capture:
         self.effects: list[tuple[Value, list[Value], dict[str, Value]]] = []
         self.result: Value | None = None
         self.steps = 0
+        self.stop = stop
+        self.stops: tuple[int, ...] = ()
+        self.outside_stop = 0
+        self.is_rest = False
+        self.in_block = False
+        self.born: dict[int, tuple[object, int]] = {}
+        self.modes: list[tuple[Any, tuple[Any, ...], Any]] = []
         self.inline_next: set[object] = set()
         self.substituted: set[int] = set()  # ids of functions whose stand-ins are interpreted
         self.wrapper: Callable[[Capture, object, Source], Value] | None = None
@@ -191,7 +205,7 @@ class Capture:
         if self.caller is None:
             raise InternalError("Capture.caller is not set")
         fn, args = _uncompiled(fn, args)
-        if self.late.sources and isinstance(fn, Const) and not kwargs:
+        if self.late.sources and type(fn) is Const and not kwargs:
             number = self.late.call(fn, args)
             if number is not None:
                 self.deliver(number, cont)
@@ -271,6 +285,15 @@ class Capture:
         """Let go of everything, real tensors among it: parts of a capture refer to one another."""
         self.__dict__.clear()
 
+    def note_birth(self, value: object, stops: tuple[int, ...]) -> None:
+        """A value was made that cannot leave the capture, which could stop before it instead; or a
+        class was looked into, which must not be written then."""
+        self.born.setdefault(id(value), (value, stops[0] if stops else 0))
+
+    def birth(self, value: object) -> int:
+        """Before which instruction the capture could stop to be without a value; 0: unknown."""
+        return self.born.get(id(value), (value, 0))[1]
+
     def mark(self, cell: Mutable) -> None:
         """The frame changed this object."""
         cell.changed = True
@@ -282,6 +305,6 @@ def _uncompiled(fn: Value, args: list[Value]) -> tuple[Value, list[Value]]:
     if isinstance(fn, InstanceValue) and hasattr(fn.klass, "_torchweld_origin"):
         call = fn.klass.__call__
         return Const(call.fn if isinstance(call, Dispatcher) else call), [fn, *args]
-    if isinstance(fn, Const) and isinstance(fn.obj, Dispatcher):
+    if isinstance(fn, Const) and not isinstance(fn, Loose) and isinstance(fn.obj, Dispatcher):
         return Const(fn.obj.fn), args
     return fn, args

@@ -41,6 +41,7 @@ class VFrame:
     on_raise: asked when an exception leaves the frame; True means that it was dealt with.
     exc: exceptions being handled, innermost last.
     names: of the body of a class statement, what it has defined.
+    started: the number of the instruction that it is at, among all that the capture has run.
     """
 
     code: Code
@@ -56,6 +57,7 @@ class VFrame:
     on_yield: Cont | None = None
     function: Value | None = None
     names: dict[str, Value] | None = None
+    started: int = 0
 
     def loc(self) -> Loc:
         i = max(self.ip - 1, 0)
@@ -75,6 +77,17 @@ class VFrame:
         out = self.stack[-n:]
         del self.stack[-n:]
         return out
+
+
+class Stuck(GraphBreak):
+    """The state of the frame holds a value that cannot be made again outside of the capture.
+
+    born: the number of the instruction that made it.
+    """
+
+    def __init__(self, code: str, why: str, at: Loc, born: int) -> None:
+        super().__init__(code, why, at=at)
+        self.born = born
 
 
 def refuse(code: str, why: str, at: Loc = NOWHERE) -> GraphBreak:

@@ -23,6 +23,7 @@ from torchweld.capture.values.base import (
     CellValue,
     Const,
     DictValue,
+    GrowingList,
     InstanceValue,
     Lazy,
     ListValue,
@@ -30,11 +31,13 @@ from torchweld.capture.values.base import (
     SetValue,
     Slot,
     TupleValue,
+    UserException,
     Value,
     hash_key,
 )
+from torchweld.frame.points import CALLEE
 from torchweld.frame.program import tensor_codes
-from torchweld.ir.source import Attr, CellContents, InstanceDict, Item, Source
+from torchweld.ir.source import Attr, CellContents, InstanceDict, Item, Local, Source
 
 Wrapper = Callable[[Capture, Any, Source], Value]
 WRAPPERS: Registry[type, Wrapper] = Registry("wrappers by exact type")
@@ -91,13 +94,13 @@ def _by_base(kind: type) -> Wrapper:
         if issubclass(kind, base):
             return wrapper
     if _is_native_enum(kind) or kind.__module__ == "typing":
-        return _identity
+        return by_identity
     if kind.__flags__ & (1 << 9) and hasattr(kind, "__dictoffset__"):  # a class made in Python
         return _instance
-    return _identity
+    return by_identity
 
 
-def _identity(cap: Capture, obj: object, source: Source) -> Value:
+def by_identity(cap: Capture, obj: object, source: Source) -> Value:
     cap.guard("is", source, obj)
     return Const(obj, source)
 
@@ -146,8 +149,22 @@ def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
 
 def _list(cap: Capture, obj: list[object], source: Source) -> Value:
     cap.guard("type", source, list)
+    if cap.is_rest and _is_handed_over(source):
+        return GrowingList(lambda: _items_of(cap, obj, source), source, obj)
+    return ListValue(_items_of(cap, obj, source), source, obj)
+
+
+def _is_handed_over(source: Source) -> bool:
+    """Whether a value is part of the state with which the rest of a frame is called."""
+    inner = isinstance(source, Item)
+    while isinstance(source, Item):
+        source = source.base
+    return isinstance(source, Local) and (not inner or source.name == CALLEE[1])
+
+
+def _items_of(cap: Capture, obj: list[object], source: Source) -> list[Slot]:
     cap.guard("length", source, len(obj))
-    return ListValue(_lazy_items(obj, source), source, obj)
+    return _lazy_items(obj, source)
 
 
 def _tuple(cap: Capture, obj: tuple[object, ...], source: Source) -> Value:
@@ -286,6 +303,15 @@ def _partial(cap: Capture, obj: functools.partial[object], source: Source) -> Va
     return PartialValue(func, list(cap.force_items(args.items)), named, type(obj), source)
 
 
+def is_empty_cell(cell: types.CellType) -> bool:
+    """Whether a cell holds nothing."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
+
+
 def _cell(cap: Capture, obj: types.CellType, source: Source) -> Value:
     return cell_of(cap, obj, source, CellContents.make(source))
 
@@ -298,6 +324,7 @@ def cell_of(cap: Capture, obj: types.CellType, source: Source, contents: Source)
             slot = Lazy(obj.cell_contents, contents)
         except ValueError:
             slot = None
+            cap.guard("predicate", source, is_empty_cell)
         known = cap.cells[id(obj)] = CellValue(slot, source, obj)
         cap.kept.append(obj)
     return known
@@ -322,6 +349,17 @@ def _instance(cap: Capture, obj: object, source: Source) -> Value:
     elif isinstance(obj, int | float | str | bytes | set | frozenset):
         raise refuse("W107", f"{source.text()}: instance of {kind.__name__}", cap.loc())
     return value
+
+
+def _exception(cap: Capture, obj: BaseException, source: Source) -> Value:
+    """An exception by its class and arguments."""
+    kind = type(obj)
+    cap.guard("type", source, kind)
+    own = any("__init__" in vars(k) for k in kind.__mro__ if k.__flags__ & (1 << 9))
+    made = (UserException if own else InstanceValue)(kind, source, obj)
+    cap.objects[id(obj)] = made
+    made.attrs["args"] = cap.wrap(obj.args, Attr.make(source, "args"))
+    return made
 
 
 def _range(cap: Capture, obj: range, source: Source) -> Value:
@@ -481,7 +519,8 @@ def vars_source(source: Source) -> Source:
 
 
 for _type in IDENTITY:
-    WRAPPERS.add(_type, _identity)
+    if _type not in (types.FunctionType, types.BuiltinFunctionType):  # outside.py
+        WRAPPERS.add(_type, by_identity)
 WRAPPERS.add(list, _list)
 WRAPPERS.add(tuple, _tuple)
 WRAPPERS.add(torch.Size, _tuple)
@@ -502,11 +541,12 @@ WRAPPERS.add(slice, _equal)
 WRAPPERS.add(types.SimpleNamespace, _instance)
 for _callable in (functools._lru_cache_wrapper, operator.itemgetter, operator.attrgetter,
                   operator.methodcaller, re.Pattern, re.Match):  # fmt: skip
-    WRAPPERS.add(_callable, _identity)
+    WRAPPERS.add(_callable, by_identity)
 
 _BASES: tuple[tuple[type, Wrapper], ...] = (
     (torch.Tensor, _tensor),
-    (enum.Enum, _identity),
-    (type, _identity),
-    (types.ModuleType, _identity),
+    (enum.Enum, by_identity),
+    (type, by_identity),
+    (BaseException, _exception),
+    (types.ModuleType, by_identity),
 )

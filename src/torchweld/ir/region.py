@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import CodeType
 
 from torch.fx import GraphModule
 
-from torchweld.base.errors import Refusal
 from torchweld.ir.guard import Guard
 from torchweld.ir.source import Source
 
@@ -17,7 +17,7 @@ class Finish:
 
     It defines `finish(outs, *values)`: outs are the graph's outputs, values are loaded from
     `inputs`; `consts` are the names that the source may use. It replays mutations and builds the
-    return value (or calls the resume function).
+    return value; in a broken frame it gives the state to the pieces that go on.
     """
 
     source: str
@@ -26,11 +26,27 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
-    """Where the rest of a broken frame goes on: nothing yet makes one."""
+class Suspended:
+    """One frame that has not ended: its code, the dialect instruction that it is at, its globals.
 
-    offset: int
-    stack_depth: int
+    unbound, holes: as in `frame.points.Point`.
+    """
+
+    code: CodeType
+    index: int
+    unbound: frozenset[str]
+    holes: frozenset[int]
+    globals: dict[str, object] = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where a broken frame goes on, outermost frame first.
+
+    The last frame runs the instruction that it is at, the others wait for a call.
+    """
+
+    frames: tuple[Suspended, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,7 @@ class Region:
         `inputs`; its output node is a tuple of tensors.
     result: index of the graph output that is the frame's return value, when that is all there is
         to do; else None and `finish` says the rest.
+    resume: if the frame was captured up to a break only. operators: calls in the graph.
     """
 
     name: str
@@ -50,4 +67,4 @@ class Region:
     result: int | None
     finish: Finish | None
     resume: Resume | None = None
-    stopped: Refusal | None = None
+    operators: int = 0

@@ -123,6 +123,17 @@ class CellContents(Source):
         return f"{self.base.text()}.cell_contents"
 
 
+class Reduced(Source):
+    """base.__reduce__(): what an iterator of a built-in type still has to give."""
+
+    __slots__ = ("base",)
+    _fields: ClassVar[tuple[str, ...]] = ("base",)
+    base: Source
+
+    def text(self) -> str:
+        return f"{self.base.text()}.__reduce__()"
+
+
 class TypeOf(Source):
     """type(base)."""
 

@@ -10,6 +10,7 @@ import torch
 from torchweld.capture import polyfills
 from torchweld.capture.comparison import NeedsUserCode, contains, equal
 from torchweld.capture.items import (
+    append,
     del_item,
     dict_set,
     get_item,
@@ -121,9 +122,7 @@ def _none(cap: Capture, cont: Cont | None) -> None:
 
 @method(list, "append")
 def list_append(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    box = _list(cap, args[0])
-    box.items.append(args[1])
-    changed(cap, box)
+    append(cap, _list(cap, args[0]), args[1])
     _none(cap, cont)
 
 

@@ -26,11 +26,14 @@ KINDS: tuple[type[BaseException], ...] = tuple({
     if isinstance(kind, type) and issubclass(kind, BaseException)
 })  # fmt: skip
 
+# the text of these does not follow from their arguments
+_MORE_THAN_ARGS = (OSError, SyntaxError, UnicodeError, BaseExceptionGroup, ImportError)
+
 
 def _exception(cap: Capture, x: Value) -> InstanceValue:
     if not isinstance(x, InstanceValue):
         raise refuse("W107", f"an exception method of {x.cls().__name__}", cap.loc())
-    if x.real is not None:
+    if x.real is not None and issubclass(x.klass, _MORE_THAN_ARGS):
         raise refuse("W107", f"a {x.klass.__name__} from outside", cap.loc())
     return x
 

@@ -28,6 +28,7 @@ from torchweld.capture.modes import (
 )
 from torchweld.capture.session import Capture, is_compiling
 from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.suspend import stops_of
 from torchweld.capture.tables import FUNCTIONS, NAMED, function, klass
 from torchweld.capture.values.base import Const, InstanceValue, NotConstant, Value, constant
 from torchweld.ir.graph import LOC
@@ -133,6 +134,7 @@ def _setter(fn: Callable[..., Any]) -> None:
             getter = SETTERS[fn](*given)
             cap.modes_set.add(getattr(getter, "func", getter))
             cap.modes_before.setdefault((fn, given[:-1]), (getter, getter()))
+        cap.modes.append((fn, given, SETTERS[fn](*given)() if fn in SETTERS else None))
         result = fn(*given)
         _node(cap, fn, given)
         cap.deliver(from_python(result), cont)
@@ -158,6 +160,7 @@ def make_inference_mode(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | N
     """The guard object behind torch.inference_mode; entering it is what changes the mode."""
     made = InstanceValue(torch._C._InferenceMode)
     made.attrs["mode"] = args[0]
+    cap.note_birth(made, stops_of(cap))
     cap.deliver(made, cont)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torchweld.capture import polyfills
 from torchweld.capture.functions.containers import collect
-from torchweld.capture.items import dict_set, iterable, list_of
+from torchweld.capture.items import append, dict_set, iterable, list_of
 from torchweld.capture.ops import filed_key, payload
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame, raised, refuse
@@ -90,7 +90,7 @@ def list_append(cap: Capture, f: VFrame, i: Instr) -> None:
     item = f.stack.pop()
     box = f.stack[-i.arg]
     assert isinstance(box, ListValue)
-    box.items.append(item)
+    append(cap, box, item)
 
 
 @opcode("SET_ADD")

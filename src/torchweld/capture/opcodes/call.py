@@ -66,7 +66,7 @@ def make_function(cap: Capture, f: VFrame, i: Instr) -> None:
     if "closure" in i.arg:
         cells = f.stack.pop()
         assert isinstance(cells, TupleValue)
-        closure = tuple(cells.items)  # type: ignore[arg-type]
+        closure = tuple(cap.force_items(cells.items))  # type: ignore[arg-type]
     if "annotations" in i.arg:
         annotations = f.stack.pop()
     if "kwdefaults" in i.arg:
@@ -99,7 +99,7 @@ def set_function_attribute(cap: Capture, f: VFrame, i: Instr) -> None:
     fn, value = f.stack.pop(), f.stack.pop()
     assert isinstance(fn, FunctionValue)
     if i.arg == "closure" and isinstance(value, TupleValue):
-        fn.closure = tuple(value.items)  # type: ignore[arg-type]
+        fn.closure = tuple(cap.force_items(value.items))  # type: ignore[arg-type]
     elif i.arg == "defaults" and isinstance(value, TupleValue):
         fn.defaults = list(cap.force_items(value.items))
     elif i.arg == "kwdefaults" and isinstance(value, DictValue):

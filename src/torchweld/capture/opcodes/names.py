@@ -9,17 +9,10 @@ from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame, raised, refuse
 from torchweld.capture.tables import opcode
-from torchweld.capture.values.base import CellValue, Const, Lazy, SuperValue, Value
+from torchweld.capture.values.base import UNBOUND, CellValue, Const, Lazy, SuperValue, Value
 from torchweld.capture.wrap import IMMUTABLE
 from torchweld.frame.instr import Instr
 from torchweld.ir.source import Item
-
-
-class _Unbound(Value):
-    """What LOAD_FAST_AND_CLEAR pushes for a local without a value."""
-
-
-UNBOUND = _Unbound()
 
 
 @opcode("LOAD_FAST")

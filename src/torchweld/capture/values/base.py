@@ -47,6 +47,33 @@ class Const(Value):
         return f"Const({self.obj!r})"
 
 
+class Loose(Const):
+    """An object from outside that is guarded by its type only.
+
+    Reading `obj` guards which object it is; `real` is for those who guard what they use of it.
+    """
+
+    __slots__ = ("fixed", "guard", "real")
+
+    def __init__(self, real: object, guard: Callable[[str, Source, object], None],
+                 source: Source) -> None:  # fmt: skip
+        Value.__init__(self, source)
+        self.real = real
+        self.guard = guard
+        self.fixed = False
+
+    @property
+    def obj(self) -> object:  # type: ignore[override]
+        if not self.fixed:
+            self.fixed = True
+            assert self.source is not None
+            self.guard("is", self.source, self.real)
+        return self.real
+
+    def cls(self) -> type:
+        return type(self.real)
+
+
 NONE = Const(None)
 TRUE = Const(True)
 FALSE = Const(False)
@@ -54,6 +81,15 @@ FALSE = Const(False)
 
 def boolean(x: object) -> Const:
     return TRUE if x else FALSE
+
+
+class _Unbound(Value):
+    """What LOAD_FAST_AND_CLEAR pushes for a local without a value."""
+
+    __slots__ = ()
+
+
+UNBOUND = _Unbound()
 
 
 class TensorValue(Value):
@@ -130,6 +166,32 @@ class ListValue(Mutable):
 
     def cls(self) -> type:
         return list
+
+
+class GrowingList(ListValue):
+    """A list from outside whose length is not guarded until its items are asked for.
+
+    Loops append to such lists, which are longer in every round. `tail`: what was appended before.
+    """
+
+    __slots__ = ("open", "tail")
+
+    def __init__(self, open_: Callable[[], list[Slot]], source: Source, real: object) -> None:
+        Mutable.__init__(self, source, real)
+        self.open: Callable[[], list[Slot]] | None = open_
+        self.tail: list[Slot] = []
+
+    @property
+    def items(self) -> list[Slot]:
+        if self.open is not None:
+            read, self.open = self.open, None
+            self.tail = [*read(), *self.tail]
+        return self.tail
+
+    @items.setter
+    def items(self, value: list[Slot]) -> None:
+        self.open = None
+        self.tail = value
 
 
 class DequeValue(ListValue):
@@ -369,18 +431,24 @@ class ViewValue(Value):
             self.what, type({}.items()))  # fmt: skip
 
 
-class IteratorValue(Value):
+class IteratorValue(Mutable):
     """An iterator that advances without running user code.
 
-    step() gives the next Value, or None at the end.
+    step() gives the next Value, or None at the end. remake: writes the statements that make it
+    again into a residual program, and gives its name. taken: how often one from outside was
+    advanced.
     """
 
-    __slots__ = ("kind", "step")
+    __slots__ = ("kind", "remake", "step", "taken")
 
-    def __init__(self, step: Callable[[], Value | None], kind: type) -> None:
-        super().__init__(None)
+    def __init__(self, step: Callable[[], Value | None], kind: type,
+                 remake: Callable[[Any], str] | None = None, source: Source | None = None,
+                 real: object = None) -> None:  # fmt: skip
+        super().__init__(source, real)
         self.step = step
         self.kind = kind
+        self.remake = remake
+        self.taken = 0
 
     def cls(self) -> type:
         return self.kind
@@ -416,7 +484,7 @@ def constant(x: Slot) -> Any:
         case TupleValue():
             items = [constant(i) for i in x.items]
             return tuple(items) if x.kind is tuple else _tuple_of(x.kind, items)
-        case ListValue() if type(x) is ListValue:
+        case ListValue() if type(x) is not DequeValue:
             return [constant(i) for i in x.items]
         case DictValue() if x.complete and x.kind in _DICTS:
             found = {constant(x.keys[k]): constant(v) for k, v in x.items.items()}

@@ -1,0 +1,162 @@
+"""Objects from outside that a broken frame hands to its rest: iterators that have begun, functions
+and methods made in the frame.
+
+They are new objects in every call, so what they consist of is guarded, not which object they are.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torchweld.capture.items import plain_iterator, sequence_iterator
+from torchweld.capture.session import Capture
+from torchweld.capture.state import refuse
+from torchweld.capture.suspend import stops_of
+from torchweld.capture.values.base import (
+    BoundValue,
+    Const,
+    IteratorValue,
+    ListValue,
+    Loose,
+    TupleValue,
+    Value,
+    constant,
+)
+from torchweld.capture.wrap import WRAPPERS, by_identity
+from torchweld.ir.source import Attr, Item, Local, Reduced, Source
+
+Step = Callable[[], Value | None]
+
+
+def given(source: Source | None) -> bool:
+    """Whether a path starts at an argument of the call."""
+    while source is not None and not isinstance(source, Local):
+        source = getattr(source, "base", None)
+    return source is not None
+
+
+# ------------------------------------------------------------------------------------- iterators
+def _iterator(cap: Capture, obj: Any, source: Source) -> Value:
+    """Its state is read when it is first advanced; the real one is advanced at the end."""
+    cap.guard("type", source, type(obj))
+    found: list[Step] = []
+
+    def step() -> Value | None:
+        if not found:
+            found.append(_step_of(cap, obj, source))
+            if not cap.outside_stop:
+                cap.outside_stop = next(iter(stops_of(cap)), 0)
+        it.taken += 1
+        cap.mark(it)
+        return found[0]()
+
+    it = IteratorValue(step, type(obj), source=source, real=obj)
+    return it
+
+
+def _step_of(cap: Capture, obj: Any, source: Source) -> Step:
+    """What an iterator gives from its present state on, without advancing it."""
+    make = _STEPS.get(type(obj))
+    if make is None:
+        raise refuse("W107", f"an iterator of type {type(obj).__name__} that has begun", cap.loc())
+    reduced = Reduced.make(source)
+    state = obj.__reduce__()
+    cap.guard("length", reduced, len(state))
+    return make(cap, state, reduced)
+
+
+def _over_items(cap: Capture, state: tuple[Any, ...], reduced: Source) -> Step:
+    """(iter, (items,)) or (iter, (items,), position)."""
+    items = cap.wrap(state[1][0], Item.make(Item.make(reduced, 1, True), 0, True))
+    at = 0
+    if len(state) > 2 and state[2] is not None:
+        at = constant(cap.wrap(state[2], Item.make(reduced, 2, True)))
+    if isinstance(items, Const):
+        rest = plain_iterator(cap, Const(items.obj[at:]))  # type: ignore[index]
+    elif isinstance(items, ListValue | TupleValue):
+        rest = sequence_iterator(cap, items, at)
+    else:
+        rest = None
+    if rest is None:
+        raise refuse("W107", f"an iterator over a {items.cls().__name__}", cap.loc())
+    return rest.step
+
+
+def _enumerate(cap: Capture, state: tuple[Any, ...], reduced: Source) -> Step:
+    """(enumerate, (iterator, count))."""
+    args = Item.make(reduced, 1, True)
+    inner = _inner(cap, state[1][0], Item.make(args, 0, True))
+    count = constant(cap.wrap(state[1][1], Item.make(args, 1, True)))
+
+    def step() -> Value | None:
+        nonlocal count
+        item = inner()
+        if item is None:
+            return None
+        count += 1
+        return TupleValue([Const(count - 1), item])
+
+    return step
+
+
+def _zip(cap: Capture, state: tuple[Any, ...], reduced: Source) -> Step:
+    """(zip, iterators) or, with strict=True, three items."""
+    if len(state) > 2:
+        raise refuse("W107", "a strict zip that has begun", cap.loc())
+    args = Item.make(reduced, 1, True)
+    cap.guard("length", args, len(state[1]))
+    inner = [_inner(cap, it, Item.make(args, i, True)) for i, it in enumerate(state[1])]
+
+    def step() -> Value | None:
+        row: list[Any] = []
+        for advance in inner:
+            item = advance()
+            if item is None:
+                return None
+            row.append(item)
+        return TupleValue(row) if row else None
+
+    return step
+
+
+def _inner(cap: Capture, obj: Any, source: Source) -> Step:
+    """An iterator that another one advances."""
+    cap.guard("type", source, type(obj))
+    return _step_of(cap, obj, source)
+
+
+_STEPS: dict[type, Callable[[Capture, tuple[Any, ...], Source], Step]] = {
+    enumerate: _enumerate, zip: _zip,
+    **dict.fromkeys(
+        (type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter("")),
+         type(iter({}.values())), type(iter({}.items()))), _over_items),
+}  # fmt: skip
+for _kind in (*_STEPS, map, filter, reversed, types.GeneratorType, type(reversed([]))):
+    WRAPPERS.add(_kind, _iterator)
+
+
+# ------------------------------------------------------------------------- functions and methods
+def _function(cap: Capture, obj: types.FunctionType, source: Source) -> Value:
+    """A function that was made in a function is known by its code and cells."""
+    if not given(source) or "<locals>" not in obj.__qualname__:
+        return by_identity(cap, obj, source)
+    cap.guard("type", source, types.FunctionType)
+    return Loose(obj, cap.guard, source)
+
+
+def _builtin(cap: Capture, obj: types.BuiltinFunctionType, source: Source) -> Value:
+    """A method of a built-in type, bound to an object that was given."""
+    owner = obj.__self__
+    method = getattr(type(owner), obj.__name__, None)
+    plain = isinstance(method, types.MethodDescriptorType)
+    if not given(source) or isinstance(owner, types.ModuleType | type) or not plain:
+        return by_identity(cap, obj, source)
+    cap.guard("type", source, type(obj))
+    cap.guard("equal", Attr.make(source, "__name__"), obj.__name__)
+    return BoundValue(Const(method), cap.wrap(owner, Attr.make(source, "__self__")), source)
+
+
+WRAPPERS.add(types.FunctionType, _function)
+WRAPPERS.add(types.BuiltinFunctionType, _builtin)

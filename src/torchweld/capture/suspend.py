@@ -1,0 +1,162 @@
+"""Ending a capture in the middle of a frame: where it can be done, and the state that is left.
+
+A capture can stop before any instruction whose whole call stack consists of frames that are really
+there in Python: then what is on the virtual stack is what would be on the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchweld.capture.identity import guard_changed
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Stuck, VFrame, refuse
+from torchweld.capture.values.base import UNBOUND, CellValue, Value
+from torchweld.frame.assemble import Unassemblable
+from torchweld.frame.instr import Code
+from torchweld.frame.places import layout
+from torchweld.frame.points import (
+    Point,
+    can_step,
+    cell_names,
+    depth_at,
+    looked_at,
+    original,
+    sets_up,
+)
+from torchweld.frame.resume import rejoin_code
+from torchweld.frame.steps import step_piece, wait_piece
+from torchweld.ir.region import Resume, Suspended
+
+# names in the residual program, which the pipeline gives their meaning: how to go on, and with what
+GO_ON, PIECE = "go_on", "piece"
+# Python code in the place of what is written in C
+_OWN = str(Path(__file__).parent)
+
+Expr = Callable[[Value], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The frames that have not ended, and what gives the expression of their state."""
+
+    resume: Resume
+    state: Callable[[Expr], str]
+
+
+def stops_of(cap: Capture) -> tuple[int, ...]:
+    """Instructions before which the capture could stop now, by their numbers; innermost first."""
+    found: list[int] = []
+    for frame in cap.frames:
+        if not _is_real(frame) or frame.ip < 1:
+            break
+        index = frame.ip - 1
+        if sets_up(frame.code, index):
+            if original(frame.code, index) is None:
+                break
+            continue
+        code, at = original(frame.code, index) or (frame.code, index)
+        place = layout(code).places[at]
+        if place is not None and can_step(code, at):
+            found.append(frame.started - (at - place.index))
+    return tuple(reversed(found))
+
+
+def _is_real(frame: VFrame) -> bool:
+    """Whether Python would have the same frame, waiting for nothing but results of calls."""
+    plain = (frame.on_return, frame.on_raise, frame.on_yield, frame.names) == (None,) * 4
+    return plain and not frame.code.is_generator and not frame.code.filename.startswith(_OWN)
+
+
+def suspend(cap: Capture) -> Rest:
+    """What is left of the frames at `cap.stop`. Errors: GraphBreak if they cannot go on."""
+    frames = cap.frames
+    guard_changed(cap)
+    if not frames or not all(_is_real(f) for f in frames):
+        raise refuse("W107", "the frame cannot be left here", cap.loc())
+    try:
+        places = [_place_of(f, f is not frames[-1]) for f in frames]
+        handled = _handled(cap, places)
+        waits = [f is not frames[-1] for f in frames]
+        left = [_left(f, *p, w) for f, p, w in zip(frames, places, waits, strict=True)]
+    except Unassemblable as error:
+        raise refuse("W107", str(error), cap.loc()) from None
+
+    def state(expr: Expr) -> str:
+        texts = []
+        for frame, (code, index), exceptions in zip(frames, places, handled, strict=True):
+            parts = _flat(frame, code, index, exceptions, expr)
+            texts.append(f"({''.join(p + ', ' for p in parts)})")
+        return f"({''.join(t + ', ' for t in texts)})"
+
+    return Rest(Resume(tuple(left)), state)
+
+
+def _place_of(frame: VFrame, waits: bool) -> tuple[Code, int]:
+    """The function of a frame and the instruction that it is at. Errors: Unassemblable."""
+    found = original(frame.code, frame.ip - waits)
+    if found is None or (not waits and sets_up(frame.code, frame.ip)):
+        raise Unassemblable("the rest of a frame is only being set up")
+    return found
+
+
+def _left(frame: VFrame, code: Code, index: int, waits: bool) -> Suspended:
+    """One frame at an instruction of its function. Errors: Unassemblable."""
+    looked = looked_at(code, index)
+    cells = cell_names(code)
+    unbound = frozenset(
+        n for n in code.varnames if n in looked and n not in cells and n not in frame.locals
+    )
+    holes = frozenset(i for i, v in enumerate(frame.stack) if v is UNBOUND)
+    point = Point(index, unbound, holes)
+    if waits:
+        wait_piece(code, point)
+        rejoin_code(code, point)
+    else:
+        step_piece(code, point)
+    depth = depth_at(code, index + waits) - waits
+    if depth != len(frame.stack) or any(not isinstance(frame.cells.get(n), CellValue)
+                                        for n in cells if n in looked):  # fmt: skip
+        raise Unassemblable(f"the state of {code.qualname} is another one than its code says")
+    return Suspended(code.raw, index, unbound, holes, frame.globals)
+
+
+def _handled(cap: Capture, places: list[tuple[Code, int]]) -> list[dict[int, Value]]:
+    """For each frame: slot of the stack -> the exception that is handled since it was pushed.
+
+    Errors: Stuck if such an exception was raised in the capture: its traceback is not there.
+    """
+    found: list[dict[int, Value]] = []
+    left = list(cap.handled)
+    for i, (code, index) in enumerate(places):
+        waits = i + 1 < len(places)
+        place = layout(code).places[index + waits]
+        if place is None or len(place.handled) > len(left):
+            raise Unassemblable("it is not known which exceptions are handled here")
+        if waits and place.handled:  # the instruction runs outside of the frames that wait
+            raise Unassemblable("a call in an exception handler")
+        mine, left = left[: len(place.handled)], left[len(place.handled) :]
+        found.append(dict(zip(place.handled, mine, strict=True)))
+        for exc in mine:
+            if exc.source is None:
+                raise Stuck("W107", "an exception raised in the frame is being handled", cap.loc(),
+                            cap.birth(exc))  # fmt: skip
+    if left:
+        raise Unassemblable("it is not known which exceptions are handled here")
+    return found
+
+
+def _flat(frame: VFrame, code: Code, index: int, handled: dict[int, Value],
+          expr: Expr) -> list[str]:  # fmt: skip
+    """Expressions of the flat state, in the order of `frame.resume`."""
+    looked = looked_at(code, index)
+    values: list[Any] = [
+        frame.locals.get(n) if n in looked and n not in code.cellvars else None
+        for n in code.varnames
+    ]
+    values += [None if v is UNBOUND else handled.get(i, v) for i, v in enumerate(frame.stack)]
+    values += [frame.cells[n] if n in looked else None for n in cell_names(code)]
+    return ["None" if v is None else expr(v) for v in values]
