@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
-import reprlib
 import sysconfig
 import types
 import typing
@@ -42,24 +40,12 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.wrap import complete
+from torchweld.capture.wrappers import DISPATCH, dispatched, watched
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code
 from torchweld.frame.program import Dispatcher
 from torchweld.ir.source import Attr, InstanceDict, Item, Source
 
-# wrappers that only watch for endless recursion
-_TRANSPARENT = frozenset(
-    decorate(lambda self: "").__code__
-    for decorate in (dataclasses._recursive_repr, reprlib.recursive_repr())  # type: ignore[attr-defined]
-)
-# the wrapper of functools.singledispatch
-_DISPATCH = functools.singledispatch(lambda x: x).__code__  # type: ignore[attr-defined]
-# once torch.compile has run, nn.Module's own methods are wrapped to count modules: (module, name)
-# of the wrapper -> the variable of its closure that holds the method
-_COUNTED = {
-    ("torch._dynamo.mutation_guard", "patched_init"): "init",
-    ("torch._dynamo.mutation_guard", "patched_setstate"): "setstate",
-}
 _INSTALLED = (*(sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")),
               str(Path(__file__).parent), "<")  # fmt: skip
 OnRaise = Callable[[Value], bool] | None
@@ -84,28 +70,6 @@ def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Val
             _call_instance(cap, fn, args, kwargs, cont, on_raise)
         case _:
             raise raised(TypeError, f"'{fn.cls().__name__}' object is not callable")
-
-
-def _watched(real: Any) -> Any:
-    """What a wrapper that only does bookkeeping calls; None if `real` is not one."""
-    if not isinstance(real, types.FunctionType):
-        return None
-    if real.__code__ in _TRANSPARENT:
-        return real.__wrapped__  # type: ignore[attr-defined]
-    name = _COUNTED.get((real.__module__, real.__name__))
-    if name is None or name not in real.__code__.co_freevars:
-        return None
-    assert real.__closure__ is not None
-    return real.__closure__[real.__code__.co_freevars.index(name)].cell_contents
-
-
-def _dispatched(cap: Capture, fn: Const, args: list[Value]) -> Any:
-    """The function that functools.singledispatch chooses; None if `fn` is not made by it."""
-    real: Any = fn.obj
-    if getattr(real, "__code__", None) is not _DISPATCH or not args:
-        return None
-    cap.wrap(real.registry, Attr.make(fn.source or cap.pin(real), "registry"))
-    return real.dispatch(args[0].cls())
 
 
 def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Value],
@@ -143,7 +107,7 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     if isinstance(real, types.GenericAlias | typing._GenericAlias):  # type: ignore[attr-defined]
         _call_alias(cap, fn, real.__origin__, args, kwargs, cont, on_raise)
         return
-    inner = _dispatched(cap, fn, args) or _watched(real)
+    inner = dispatched(cap, fn, args) or watched(real)
     if inner is not None:
         call_value(cap, Const(inner), args, kwargs, cont, on_raise)
         return
@@ -269,7 +233,7 @@ def _call_real_function(cap: Capture, fn: Const, args: list[Value], kwargs: dict
 def _is_plain_function(real: Any) -> bool:
     """Whether nothing but the bytecode of a function says what a call of it does."""
     return (isinstance(real, types.FunctionType) and policy_of(real) is Policy.INLINE
-            and _watched(real) is None and real.__code__ is not _DISPATCH
+            and watched(real) is None and real.__code__ is not DISPATCH
             and _handler_of(real) is None)  # fmt: skip
 
 

@@ -1,0 +1,49 @@
+"""Functions that stand around others and only do bookkeeping: what is called behind them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import reprlib
+import types
+from typing import Any
+
+from torchweld.capture.session import Capture
+from torchweld.capture.values.base import Const, Value
+from torchweld.ir.source import Attr
+
+# wrappers that only watch for endless recursion
+_TRANSPARENT = frozenset(
+    decorate(lambda self: "").__code__
+    for decorate in (dataclasses._recursive_repr, reprlib.recursive_repr())  # type: ignore[attr-defined]
+)
+# the wrapper of functools.singledispatch
+DISPATCH = functools.singledispatch(lambda x: x).__code__  # type: ignore[attr-defined]
+# once torch.compile has run, nn.Module's own methods are wrapped to count modules: (module, name)
+# of the wrapper -> the variable of its closure that holds the method
+_COUNTED = {
+    ("torch._dynamo.mutation_guard", "patched_init"): "init",
+    ("torch._dynamo.mutation_guard", "patched_setstate"): "setstate",
+}
+
+
+def watched(real: Any) -> Any:
+    """What a wrapper that only does bookkeeping calls; None if `real` is not one."""
+    if not isinstance(real, types.FunctionType):
+        return None
+    if real.__code__ in _TRANSPARENT:
+        return real.__wrapped__  # type: ignore[attr-defined]
+    name = _COUNTED.get((real.__module__, real.__name__))
+    if name is None or name not in real.__code__.co_freevars:
+        return None
+    assert real.__closure__ is not None
+    return real.__closure__[real.__code__.co_freevars.index(name)].cell_contents
+
+
+def dispatched(cap: Capture, fn: Const, args: list[Value]) -> Any:
+    """The function that functools.singledispatch chooses; None if `fn` is not made by it."""
+    real: Any = fn.obj
+    if getattr(real, "__code__", None) is not DISPATCH or not args:
+        return None
+    cap.wrap(real.registry, Attr.make(fn.source or cap.pin(real), "registry"))
+    return real.dispatch(args[0].cls())
