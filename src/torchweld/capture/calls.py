@@ -234,7 +234,13 @@ def _is_plain_function(real: Any) -> bool:
     """Whether nothing but the bytecode of a function says what a call of it does."""
     return (isinstance(real, types.FunctionType) and policy_of(real) is Policy.INLINE
             and watched(real) is None and real.__code__ is not DISPATCH
-            and _handler_of(real) is None)  # fmt: skip
+            and _handler_of(real) is None and is_unmarked(real))  # fmt: skip
+
+
+def is_unmarked(fn: Any) -> bool:
+    """Whether nobody has asked for another treatment of a function."""
+    return (marked_policy(fn) is None and region_of(fn) is None
+            and substitute_of(fn) is None)  # fmt: skip
 
 
 def _call_given(cap: Capture, fn: Loose, args: list[Value], kwargs: dict[str, Value],
@@ -243,6 +249,7 @@ def _call_given(cap: Capture, fn: Loose, args: list[Value], kwargs: dict[str, Va
     real, source = fn.real, fn.source
     assert isinstance(real, types.FunctionType)
     assert source is not None
+    cap.guard("predicate", source, is_unmarked)
     for name in ("__code__", "__globals__"):
         cap.guard("is", Attr.make(source, name), getattr(real, name))
     given = cap.wrap(real.__defaults__, Attr.make(source, "__defaults__"))

@@ -254,8 +254,8 @@ def _dict(r: Residual, x: DictValue) -> str:
 
 
 def _set(r: Residual, x: SetValue) -> str:
-    """Errors: GraphBreak if the new set would be gone through in another order."""
-    if x.twin is not None and x.real is None and len(x.items) > 1:
+    """Errors: GraphBreak if the frame goes on with a set that is gone through in another order."""
+    if r.cap.stop and x.twin is not None and x.real is None and len(x.items) > 1:
         again: set[object] = set()
         for key in x.items:
             again.add(key)
