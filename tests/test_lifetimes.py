@@ -51,7 +51,7 @@ def called(compiled, grad):
 
 
 class Broken(nn.Module):
-    """Its forward runs eagerly; the layers are compiled on their own."""
+    """Its forward is compiled on both sides of a branch."""
 
     def __init__(self):
         super().__init__()

@@ -36,5 +36,6 @@ class CapturedModule(GraphModule):
 
     def forward(self, *args: Any) -> Any:
         """Write the code, which becomes the class's own forward, and run it."""
-        self.recompile()
+        if type(self).forward is CapturedModule.forward:  # else this is a bound method from before
+            self.recompile()
         return type(self).forward(self, *args)

@@ -37,6 +37,7 @@ from torchweld.capture.values.base import (
     is_constant,
 )
 from torchweld.capture.wrap import IMMUTABLE, need_frozen
+from torchweld.frame.points import is_rest
 
 Run = Callable[[Capture, Any, list[Value], dict[str, Value], Cont | None], None]
 
@@ -318,6 +319,8 @@ def is_unbound(fn: Any) -> bool:
 
 
 def _python_policy(fn: types.FunctionType) -> Policy:
+    if is_rest(fn.__code__):
+        return Policy.INLINE
     module = fn.__module__ or ""
     if not module.startswith("torch.") and module != "torch":
         return Policy.INLINE

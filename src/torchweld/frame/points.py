@@ -71,6 +71,11 @@ def original(code: Code, index: int) -> tuple[Code, int] | None:
     return origin.code, first + ordinal
 
 
+def is_rest(code: CodeType) -> bool:
+    """Whether a code object is the rest of a function."""
+    return bool(code.co_consts) and isinstance(code.co_consts[-1], Origin)
+
+
 def sets_up(code: Code, index: int) -> bool:
     """Whether an instruction is not the function's own but sets its rest up."""
     origin = code.raw.co_consts[-1] if code.raw.co_consts else None
