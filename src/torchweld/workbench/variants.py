@@ -53,12 +53,16 @@ class Variant:
 
 def variants(name: str) -> Iterator[Variant]:
     """All variants that an architecture has, each built when it is asked for."""
-    for variant, make in _MAKERS.items():
-        torch.manual_seed(_SEED)
-        row = ARCHITECTURES[name]
-        made = make(row, variant)
+    for how in VARIANTS:
+        made = variant(name, how)
         if made is not None:
             yield made
+
+
+def variant(name: str, how: str) -> Variant | None:
+    """One variant of an architecture; None if its class has no such call. The same every time."""
+    torch.manual_seed(_SEED)
+    return _MAKERS[how](ARCHITECTURES[name], how)
 
 
 def _plain(row: Architecture) -> tuple[Any, dict[str, Any]]:
