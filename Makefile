@@ -13,7 +13,8 @@ TORCH214 ?= torch==2.14.1 torchvision==0.29.1
 C_FILES  := $(shell find src -name '*.c' -o -name '*.h' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-gpu check fuzz bench bench-gpu bless test-py test-torch214 clean
+.PHONY: help demo test test-gpu check fuzz bench bench-gpu bench-capture bless test-py \
+        test-torch214 clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,6 +47,9 @@ bench: $(READY) ## measure every case against its peers; writes bench/results an
 
 bench-gpu: $(READY) ## the same on a CUDA device; writes bench/results/gpu.json
 	$(PY) bench/run.py --suite gpu --name gpu
+
+bench-capture: $(READY) ## graphs of 40 architectures, next to torch.compile's; writes docs/capture-zoo.md
+	$(PY) -m bench.capture --jobs $(JOBS)
 
 bless: $(READY) ## rewrite the generated parts of the docs: read the diff before committing it
 	$(PY) tools/check_docs.py --write

@@ -425,6 +425,8 @@ def bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: Co
         raw = raw.fn
     if isinstance(raw, types.FunctionType):
         cap.deliver(BoundValue(Const(raw), obj), cont)
+    elif isinstance(raw, functools._lru_cache_wrapper):
+        cap.deliver(BoundValue(class_value(cap, raw, kind, name), obj), cont)
     elif isinstance(raw, staticmethod):
         cap.deliver(class_value(cap, raw.__func__, kind, name), cont)
     elif isinstance(raw, classmethod):

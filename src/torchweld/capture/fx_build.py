@@ -210,12 +210,16 @@ class GraphBuilder:
         """An argument as the graph holds it."""
         if isinstance(x, LateNumber) and not x.fixed:
             return self.number(x)
+        if isinstance(x, Const) and isinstance(x.obj, type) and x.obj in _DTYPES:
+            return _DTYPES[x.obj]
         return self._convert(x, lambda t: t.node)
 
     def to_fake(self, x: Slot) -> Any:
         """An argument as an operator on fakes gets it."""
         if isinstance(x, LateNumber):
             return x.now
+        if isinstance(x, Const) and isinstance(x.obj, type) and x.obj in _DTYPES:
+            return x.obj  # it decides whether it takes a class here
         return self._convert(x, lambda t: t.fake)
 
     def _convert(self, x: Slot, tensor: Callable[[TensorValue], Any]) -> Any:
@@ -260,3 +264,6 @@ _PLAIN = (
     torch.memory_format,
 )  # fmt: skip
 _ARGUMENT = (*_PLAIN, slice, type(Ellipsis), range)
+# what torch takes for a dtype
+_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64,
+                                    complex: torch.complex128}  # fmt: skip

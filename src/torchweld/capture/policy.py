@@ -179,6 +179,9 @@ def _cached(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
         cap.effects.append((Const(fn), args, kwargs))
         cap.deliver(Const(None), cont)
     elif isinstance(inner, types.FunctionType):
+        if any(isinstance(a, InstanceValue) for a in (*args, *kwargs.values())):
+            # what it answered once stays, whatever becomes of the object
+            raise refuse("W103", f"cached {_name(inner)} of an object", cap.loc())
         if not all(is_constant(cap.unwrap(a)) or a.source for a in (*args, *kwargs.values())):
             raise refuse("W103", f"cached {_name(inner)} of an object made in the frame", cap.loc())
         cap.call(Const(inner), args, kwargs, lambda made: _cached_result(cap, inner, made, cont))

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 _MISSING = object()
 
 
@@ -480,3 +482,17 @@ def count_elements(table: Any, items: Any) -> None:
     """How collections.Counter counts."""
     for x in items:
         table[x] = table.get(x, 0) + 1
+
+
+def apply_forward(function: Any, context: Any, *args: Any) -> Any:
+    """torch.autograd.Function.apply where no gradient is wanted."""
+    with torch.no_grad():
+        return function.forward(context, *args)
+
+
+def apply_and_set_up(function: Any, context: Any, *args: Any) -> Any:
+    """The same, of a function that has setup_context."""
+    with torch.no_grad():
+        made = function.forward(*args)
+        function.setup_context(context, args, made)
+    return made

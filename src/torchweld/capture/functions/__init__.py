@@ -2,6 +2,7 @@
 
 from torchweld.capture import attrs_callable
 from torchweld.capture.functions import (
+    autograd_functions,
     builtin,
     classes,
     containers,
@@ -18,6 +19,7 @@ from torchweld.capture.functions import (
 )
 
 __all__ = [
-    "attrs_callable", "builtin", "classes", "containers", "effects", "exceptions", "iterators",
-    "objects", "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state",
+    "attrs_callable", "autograd_functions", "builtin", "classes", "containers", "effects",
+    "exceptions", "iterators", "objects", "queues", "sets", "stdlib", "texts", "torch_calls",
+    "torch_state",
 ]  # fmt: skip

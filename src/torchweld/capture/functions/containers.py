@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import types
 from typing import Any
 
 import torch
@@ -372,8 +373,28 @@ def _view(what: str) -> Any:
     return handler
 
 
+def _proxy_view(what: str) -> Any:
+    """A view of a mapping proxy, which is guarded as a whole."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        (proxy,) = args
+        assert isinstance(proxy, Const)
+        assert isinstance(proxy.obj, types.MappingProxyType)
+        box = DictValue(dict)
+        for key, found in proxy.obj.items():
+            if not isinstance(key, str):
+                raise refuse("W107", "a mapping proxy with keys that are no texts", cap.loc())
+            plain = isinstance(found, int | float | str | bytes | type(None))
+            box.keys[key] = Const(key)
+            box.items[key] = Const(found) if plain else cap.wrap(found, cap.pin(found))
+        METHODS[dict, what](cap, [box], {}, cont)
+
+    return handler
+
+
 for _what in ("keys", "values", "items"):
     method(DICTS, _what)(_view(_what))
+    method(types.MappingProxyType, _what)(_proxy_view(_what))
 
 
 @method(DICTS, "update")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import dataclasses
 import functools
@@ -16,7 +17,7 @@ from torchweld.capture.instances import load_all_attrs
 from torchweld.capture.ops import user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.tables import function, klass
+from torchweld.capture.tables import function, klass, method
 from torchweld.capture.values.base import (
     Const,
     DictValue,
@@ -29,6 +30,7 @@ from torchweld.capture.values.base import (
     TupleValue,
     Value,
     boolean,
+    constant,
     is_constant,
 )
 from torchweld.capture.wrap import complete
@@ -231,3 +233,19 @@ def isfunction(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> N
 @function(inspect.ismethod)
 def ismethod(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     cap.deliver(boolean(issubclass(args[0].cls(), types.MethodType)), cont)
+
+
+@method(contextvars.ContextVar, "get")
+def context_variable(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Read now; the compiled code is for this value."""
+    variable, *default = args
+    real: Any = variable.real if isinstance(variable, InstanceValue) else constant(variable)
+    ask = functools.partial(real.get, *map(constant, default))
+    try:
+        found = ask()
+    except LookupError:
+        raise refuse("W107", "a context variable without a value", cap.loc()) from None
+    if found is not None and type(found) not in (bool, int, float, str):
+        raise refuse("W107", f"a context variable with a {type(found).__name__}", cap.loc())
+    cap.guard("state", None, (ask, found))
+    cap.deliver(Const(found), cont)

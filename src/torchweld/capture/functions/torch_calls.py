@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
 import torch
 import torch.utils.checkpoint
 
+from torchweld.base.errors import InternalError
 from torchweld.capture.attrs import from_python
 from torchweld.capture.policy import graph_call
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.tables import FUNCTIONS, function, klass
 from torchweld.capture.values.base import (
+    Const,
     NotConstant,
     TensorValue,
     Value,
@@ -111,3 +114,25 @@ _CHECKPOINT = frozenset(inspect.signature(torch.utils.checkpoint.checkpoint).par
           torch.equal, torch.allclose, torch.vmap)  # fmt: skip
 def outside(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     raise refuse("W103", "a function that needs real tensors or the whole program", cap.loc())
+
+
+@function(torch._check_tensor_all)
+def check_all(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """A check of the values that the graph makes when it runs, with the error that eager gives."""
+    (cond,) = args
+    if kwargs or not isinstance(cond, TensorValue) or cond.fake.dtype is not torch.bool:
+        raise refuse("W103", "a check of values with a message of its own", cap.loc())
+    call = cap.builder.call
+    whole = call("call_function", torch.all, [cond], {}, cap.loc())
+    text = Const(_failed_check())
+    cap.deliver(call("call_function", torch._assert_async, [whole, text], {}, cap.loc()), cont)
+
+
+@functools.cache
+def _failed_check() -> str:
+    """What torch says when a check without a message fails."""
+    try:
+        torch._check_tensor_all(torch.tensor(False))  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        return str(error)
+    raise InternalError("torch._check_tensor_all lets False pass")

@@ -1,0 +1,82 @@
+"""Graphs and breaks of forty architectures under torchweld and under torch.compile, side by side.
+
+Writes bench/results/capture.json and docs/capture-zoo.md. What `--lanes` or `--only` leaves out
+keeps its earlier figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import datetime
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench import capture_table
+
+from torchweld.workbench.architectures import ARCHITECTURES
+from torchweld.workbench.machine import describe
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results" / "capture.json"
+PAGE = ROOT / "docs" / "capture-zoo.md"
+LANES = ("torchweld", "torch.compile")
+Rows = dict[str, dict[str, dict[str, Any]]]
+
+
+def lane(name: str, compiler: str, limit: float) -> dict[str, Any]:
+    """A process of its own; variants that it did not reach are missing from the answer."""
+    command = [sys.executable, "-m", "bench.capture_lane", name, compiler]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    with subprocess.Popen(command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as process:  # fmt: skip
+        try:
+            out, errors = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, _ = process.communicate()
+            errors = f"no answer within {limit:.0f} s"
+    answers = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    found = {answer.pop("variant"): answer for answer in answers}
+    if process.returncode:
+        found["process"] = {"error": (errors.splitlines() or ["died"])[-1][:300]}
+    return found
+
+
+def measure(rows: Rows, names: list[str], lanes: list[str], jobs: int, limit: float) -> None:
+    """Fill `rows`, `jobs` processes at a time."""
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(lane, name, compiler, limit): (name, compiler)
+                   for name, compiler in itertools.product(names, lanes)}  # fmt: skip
+        for done in concurrent.futures.as_completed(waiting):
+            name, compiler = waiting[done]
+            rows.setdefault(name, {})[compiler] = done.result()
+            print(f"{name}, {compiler}: {capture_table.summary(done.result())}", flush=True)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--only", nargs="+", choices=tuple(ARCHITECTURES), default=[])
+    arguments.add_argument("--lanes", nargs="+", choices=LANES, default=list(LANES))
+    arguments.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    arguments.add_argument("--limit", type=float, default=300.0, help="seconds for each process")
+    given = arguments.parse_args()
+    fresh: Rows = {}
+    measure(fresh, given.only or list(ARCHITECTURES), given.lanes, given.jobs, given.limit)
+    kept = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else {}
+    rows = {name: {**kept.get(name, {}), **fresh.get(name, {})} for name in ARCHITECTURES}
+    content = {"date": datetime.date.today().isoformat(), "machine": describe(), "rows": rows}
+    RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    page = capture_table.page(content)
+    PAGE.write_text(page, encoding="utf-8")
+    print("\n" + page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
