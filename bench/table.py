@@ -91,8 +91,8 @@ def gpu_table(content: dict[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
     note = (
         f"{machine['gpu']}, bf16 unless said, no_grad, default mode; Python {machine['python']}, "
-        f"{versions}; {content['date']}. Medians of {content['rounds']} interleaved rounds, wall "
-        f"clock; speedups are against eager."
+        f"{versions}; {content['date']}. Medians of at least {content['rounds']} interleaved "
+        f"rounds, wall clock; speedups are against eager."
     )
     return "\n".join((GPU_HEAD, *map(gpu_line, content["rows"]), "", note))
 
