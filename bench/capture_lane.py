@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 import warnings
 from collections import Counter
@@ -22,6 +23,7 @@ from torchweld.workbench.variants import Variant, variants
 
 # the code of a frame without tensor operations, which torch.compile does not count either
 NOTHING_TO_DO = "W113"
+_PLACE = re.compile(r"\S*site-packages/")  # where this machine keeps its libraries
 
 
 class Graphs:
@@ -41,7 +43,8 @@ def ours(variant: Variant, graphs: Graphs) -> tuple[Any, list[str]]:
     torchweld.reset()
     got = variant.run(lambda fn: torchweld.compile(fn, backend=graphs))
     refusals = torchweld.pipeline.STATISTICS.refusals
-    reasons = [f"{why.code} {why.why}" for why in refusals if why.code != NOTHING_TO_DO]
+    reasons = [f"{why.code} {_PLACE.sub('', why.why)}" for why in refusals
+               if why.code != NOTHING_TO_DO]  # fmt: skip
     broken = torchweld.statistics()["internal_errors"]
     return got, [*reasons, *["W901 internal error"] * broken]
 
