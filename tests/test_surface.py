@@ -8,33 +8,13 @@ import sys
 import pytest
 import torch
 import torch._dynamo
+from kept_graphs import Graphs
 
 import torchweld
 from torchweld.base.errors import FullGraphError, RecompileError
 from torchweld.capture import marks
 
 X = torch.arange(1.0, 5.0)
-
-
-class Graphs:
-    """A backend that keeps the graphs that it got."""
-
-    def __init__(self):
-        self.graphs = []
-
-    def __call__(self, gm, inputs):
-        self.graphs.append(gm)
-        return gm.forward
-
-    @property
-    def n(self):
-        return len(self.graphs)
-
-    def operators(self):
-        return [sum(n.op.startswith("call") for n in gm.graph.nodes) for gm in self.graphs]
-
-    def targets(self):
-        return [n.target for gm in self.graphs for n in gm.graph.nodes if n.op == "call_function"]
 
 
 @pytest.fixture(autouse=True)

@@ -8,24 +8,10 @@ import io
 
 import torch
 from guard_twin import same
+from kept_graphs import Graphs
 
 import torchweld
 from torchweld.pipeline import STATISTICS
-
-
-class Graphs:
-    """A backend that keeps the graphs that it got, and runs them as they are."""
-
-    def __init__(self):
-        self.graphs = []
-
-    def __call__(self, gm, inputs):
-        self.graphs.append(gm)
-        return gm.forward
-
-    def operators(self):
-        """The number of operators of each graph."""
-        return [sum(n.op.startswith("call") for n in g.graph.nodes) for g in self.graphs]
 
 
 def outcome(fn, args):

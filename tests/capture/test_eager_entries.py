@@ -8,6 +8,7 @@ import weakref
 import pytest
 import torch
 from guard_twin import same
+from kept_graphs import Graphs
 from torch import nn
 
 import torchweld
@@ -15,17 +16,6 @@ from torchweld.base.errors import FullGraphError
 from torchweld.frame import hook
 
 X = torch.ones(4)
-
-
-class Graphs:
-    """A backend that keeps the graphs that it got."""
-
-    def __init__(self):
-        self.graphs = []
-
-    def __call__(self, gm, inputs):
-        self.graphs.append(gm)
-        return gm.forward
 
 
 def captures():
