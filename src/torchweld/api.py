@@ -81,7 +81,7 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
 
 
 def options_of(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any,
-             disable: Any) -> Options:  # fmt: skip
+               disable: Any) -> Options:  # fmt: skip
     for name, value in (("fullgraph", fullgraph), ("disable", disable)):
         if not isinstance(value, bool):
             raise UsageTypeError("W401", f"{name} must be a bool, not {type(value).__name__}")
@@ -210,8 +210,6 @@ def dispatcher(fn: types.FunctionType, options: Options, site: Site | None = Non
     follow(made)
     _sites.add(site)
     return made
-
-
 
 
 def reset() -> None:

@@ -76,3 +76,14 @@ def test_lock():
             return x + 1
 
     check_refused(program, X, code="W103", says="lock")
+
+
+def test_a_loop_that_takes_too_many_instructions_runs_eagerly(monkeypatch):
+    def program(x):
+        n = 0
+        while n < 1000:
+            n += 1
+        return x + n
+
+    monkeypatch.setattr("torchweld.capture.interp.MAX_STEPS", 500)
+    check_refused(program, X, code="W116", says="more than 500 instructions")

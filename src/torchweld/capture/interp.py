@@ -205,10 +205,10 @@ def _push_root(cap: Capture, fn: types.FunctionType, code: Code, args: tuple[obj
 
 def run(cap: Capture) -> None:
     """Interpret until the outermost frame returns, or up to `cap.stop`. Errors: GraphBreak."""
-    step = _run_frame if not cap.stop else _run_frame_to
-    while cap.frames and not (cap.stop and cap.steps + 1 >= cap.stop):
+    last = cap.stop - 1 if cap.stop else MAX_STEPS
+    while cap.frames and cap.steps < last:
         try:
-            step(cap)
+            _run_frame(cap, last)
         except Raised as error:
             stops, at = stops_of(cap), cap.loc()
             cap.note_birth(error.value, stops)
@@ -220,15 +220,18 @@ def run(cap: Capture) -> None:
             raise
         except RecursionError:
             raise refuse("W116", "the interpreter's own stack is exhausted", cap.loc()) from None
+    if cap.frames and not cap.stop:
+        raise refuse("W116", f"more than {MAX_STEPS} instructions", cap.loc())
 
 
-def _run_frame_to(cap: Capture) -> None:
-    """As _run_frame, but ends before the instruction with the number `cap.stop`."""
+def _run_frame(cap: Capture, last: int) -> None:
+    """Interpret the innermost frame until another one becomes the innermost, or `last` instructions
+    have run."""
     frame = cap.frames[-1]
     if isinstance(frame.function, Const) and frame.ip == 0:
         _guard_function(cap, frame.function.obj)
     rows = _rows(frame.code, bool(cap.late.sources))
-    frames, last = cap.frames, cap.stop - 1
+    frames = cap.frames
     while cap.steps < last:
         handler, instr = rows[frame.ip]
         frame.ip += 1
@@ -236,24 +239,6 @@ def _run_frame_to(cap: Capture) -> None:
         handler(cap, frame, instr)
         if not frames or frames[-1] is not frame:
             return
-
-
-def _run_frame(cap: Capture) -> None:
-    """Interpret the innermost frame until another one becomes the innermost."""
-    frame = cap.frames[-1]
-    if isinstance(frame.function, Const) and frame.ip == 0:
-        _guard_function(cap, frame.function.obj)
-    rows = _rows(frame.code, bool(cap.late.sources))
-    frames = cap.frames
-    while True:
-        handler, instr = rows[frame.ip]
-        frame.ip += 1
-        frame.started = cap.steps = cap.steps + 1
-        handler(cap, frame, instr)
-        if not frames or frames[-1] is not frame:
-            break
-    if cap.steps > MAX_STEPS:
-        raise refuse("W116", f"more than {MAX_STEPS} instructions", cap.loc())
 
 
 @functools.lru_cache(maxsize=4096)

@@ -97,27 +97,21 @@ _FNUZ = """
     return tl.where(r > 0x7F, 0x80, tl.where(r == 0, 0, signed)).to(tl.uint8)
 """
 
+# name: of the instruction's assembly; largest: the code that what is too large gets
+_SIGNED = """
+    if has_f8():
+        return tl.inline_asm_elementwise({name}, "=r,f,f,f,f", [x], tl.uint8, True, 4)
+    else:
+        u = x.to(tl.int32, bitcast=True)
+        a = u & 0x7FFFFFFF
+        r = tl.minimum(rounded_f8(a, {bits}, {bias}), {largest})
+        r = tl.where(a > 0x7F800000, 0x7F, r)
+        return (r | ((u >> 24) & 0x80)).to(tl.uint8)
+"""
+
 _TO = {
-    "f8e4m3fn": '''
-    if has_f8():
-        return tl.inline_asm_elementwise(E4M3, "=r,f,f,f,f", [x], tl.uint8, True, 4)
-    else:
-        u = x.to(tl.int32, bitcast=True)
-        a = u & 0x7FFFFFFF
-        r = tl.minimum(rounded_f8(a, 3, 7), 0x7E)
-        r = tl.where(a > 0x7F800000, 0x7F, r)
-        return (r | ((u >> 24) & 0x80)).to(tl.uint8)
-''',
-    "f8e5m2": '''
-    if has_f8():
-        return tl.inline_asm_elementwise(E5M2, "=r,f,f,f,f", [x], tl.uint8, True, 4)
-    else:
-        u = x.to(tl.int32, bitcast=True)
-        a = u & 0x7FFFFFFF
-        r = tl.minimum(rounded_f8(a, 2, 15), 0x7C)
-        r = tl.where(a > 0x7F800000, 0x7F, r)
-        return (r | ((u >> 24) & 0x80)).to(tl.uint8)
-''',
+    "f8e4m3fn": _SIGNED.format(name="E4M3", bits=3, bias=7, largest="0x7E"),
+    "f8e5m2": _SIGNED.format(name="E5M2", bits=2, bias=15, largest="0x7C"),
     "f8e4m3fnuz": _FNUZ.format(bits=3, bias=8),
     "f8e5m2fnuz": _FNUZ.format(bits=2, bias=16),
 }  # fmt: skip

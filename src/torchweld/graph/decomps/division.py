@@ -6,13 +6,13 @@ Source: the CUDA kernel of true division in ATen, whose comment says that a bit 
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from torchweld.graph.decomps.table import decomposes
+from torchweld.ir.rounding import round_f32
 
 aten = torch.ops.aten
 
@@ -29,15 +29,7 @@ def div(self: Tensor, other: Any) -> Any:
 def reciprocal(x: float, *, wide: bool) -> float:
     """1 / x as f64 has it if `wide`, else as f32 has it of x rounded to f32."""
     if not wide:
-        x = _single(x)
+        x = round_f32(x)
     if x == 0:
         return math.copysign(math.inf, x)
-    return 1 / x if wide else _single(1 / x)
-
-
-def _single(x: float) -> float:
-    try:
-        (y,) = struct.unpack("f", struct.pack("f", x))
-    except OverflowError:
-        return math.copysign(math.inf, x)
-    return float(y)
+    return 1 / x if wide else round_f32(1 / x)

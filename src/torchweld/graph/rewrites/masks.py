@@ -19,6 +19,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
 from torchweld.graph.rewrites.node import RESHAPES, arg, new_node, tensor
+from torchweld.graph.schema import has_effect
 from torchweld.ir.graph import VAL
 
 aten = torch.ops.aten
@@ -144,8 +145,7 @@ def _computed(node: Node) -> bool:
     return (
         node.op == "call_function"
         and isinstance(node.target, OpOverload)
-        and torch.Tag.nondeterministic_seeded not in node.target.tags
-        and not node.target._schema.is_mutable
+        and not has_effect(node.target)
         and isinstance(value, Tensor)
         and value.numel() <= LARGEST
     )
