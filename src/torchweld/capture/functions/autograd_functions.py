@@ -21,9 +21,11 @@ from torchweld.capture.values.base import (
 )
 
 _OWN_CONTEXT = torch.autograd.Function.setup_context
+# written in C from torch 2.14 on
+_APPLY: Any = torch.autograd.Function.apply
 
 
-@function(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+@function(getattr(_APPLY, "__func__", _APPLY))
 def apply(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
     """Interpreted with a context that only remembers what it is told.
 
