@@ -85,9 +85,11 @@ def _merge_with_siblings(m: Merger, i: int, readers: dict[Buffer, list[int]]) ->
     """Merge with earlier groups that read a large buffer of node `i` too."""
     group = m.groups[m.owner[i]]
     assert isinstance(group, Group)
+    tried: set[int] = set()
     for b in sorted(group.reads, key=size_of, reverse=True)[:2]:
         for j in reversed(readers.get(b, [])[-4:]):
-            if m.owner[j] != m.owner[i]:
+            if m.owner[j] not in tried | {m.owner[i]}:
+                tried.add(m.owner[j])
                 _try(m, m.owner[j], m.owner[i], siblings=True)
 
 
@@ -102,6 +104,9 @@ def _try(m: Merger, p: int, c: int, siblings: bool) -> None:
     a, b = m.groups[p], m.groups[c]
     assert isinstance(a, Group) and isinstance(b, Group)
     target = m.machine(a.device)
+    low, high = (p, c) if m.rank[p] < m.rank[c] else (c, p)
+    if siblings and _between(m, low, high) is None:
+        return  # most siblings are a step and what follows from it
     fit = _fit(a, b, siblings, target)
     if fit.why and not siblings and not _limits(a, b):
         pair = aligned(a, b, _flow(a, b))
@@ -110,7 +115,6 @@ def _try(m: Merger, p: int, c: int, siblings: bool) -> None:
             a, b = m.groups[p], m.groups[c] = pair
             fit = again
     why = fit.why
-    low, high = (p, c) if m.rank[p] < m.rank[c] else (c, p)
     behind = None if why else _between(m, low, high)
     if behind is None:
         if not siblings:

@@ -88,6 +88,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # by far the most frequent question
         kwargs = kwargs or {}
         if is_effect_free_query(func):
             return self._fake_mode.dispatch(func, types, args, kwargs)
@@ -208,6 +210,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return x
 
 
+_DEVICE = torch.ops.prim.device.default
 _TO_COPY = aten._to_copy.default
 _AS_STRIDED = aten.as_strided.default
 _AS_STRIDED_SCATTER = aten.as_strided_scatter.default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torchweld.graph.functional import functionalized, wrap
 from torchweld.graph.interp import Interpreter
 from torchweld.graph.outputs import Results, check_inputs, check_overlap, collect
 from torchweld.graph.record import Recorder
-from torchweld.graph.rewrites.run import rewrite
+from torchweld.graph.rewrites.run import RefusedError, rewrite
 from torchweld.graph.separate import separate
 from torchweld.graph.tidy import drop_dead, tidy
 from torchweld.graph.verify import verify
@@ -34,6 +35,13 @@ def normalize(gm: GraphModule, cfg: Config) -> GraphPair:
         with another input; that is checked for the fakes here, and is the caller's to guard.
     Errors: Unsupported (W102, W104, W105, W112, W201): then `gm` has to run as it is.
     """
+    try:
+        return _normalize(gm, cfg)
+    except RefusedError as refused:
+        return normalize(gm, replace(cfg, skip=(*cfg.skip, refused.name)))
+
+
+def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     captured = [_fake(node) for node in places]
     check_inputs(captured)

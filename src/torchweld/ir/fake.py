@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
 
 from torchweld.ir.fake_checks import check_dim, left_to_eager
+from torchweld.ir.fake_memo import remembered
 from torchweld.ir.predicted import below_functionalization, real_strides
 from torchweld.ir.quiet import UNKNOWN_SOURCE, QuietFakeTensorMode
 
@@ -35,6 +36,9 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The result of an operator. The graph stage calls this directly."""
         kwargs = kwargs or {}
+        return remembered(self, func, args, kwargs, lambda: self._run(func, types, args, kwargs))
+
+    def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         check_dim(func, args, kwargs)
         why = left_to_eager(func, args, kwargs)
         if why is not None:

@@ -98,19 +98,23 @@ def _one_device(node: Node) -> None:
 
     Errors: LoweringError W202 where ATen has to move something.
     """
-    for out in _specs(node):
+    for device in {v.device for v in _tensors(node)}:
         for n in node.all_input_nodes:
             x = n.meta.get(VAL)
-            if isinstance(x, torch.Tensor) and str(x.device) != out.device and (
+            if isinstance(x, torch.Tensor) and x.device != device and (
                 x.device.type != "cpu" or x.dim() > 0
             ):
-                raise LoweringError("W202", f"an operand is on {x.device}, not on {out.device}")
+                raise LoweringError("W202", f"an operand is on {x.device}, not on {device}")
+
+
+def _tensors(node: Node) -> list[torch.Tensor]:
+    val = node.meta.get(VAL)
+    vals = val if isinstance(val, tuple | list) else (val,)
+    return [v for v in vals if isinstance(v, torch.Tensor)]
 
 
 def _specs(node: Node) -> tuple[Spec, ...]:
-    val = node.meta.get(VAL)
-    vals = val if isinstance(val, tuple | list) else (val,)
-    return tuple(spec_of(v) for v in vals if isinstance(v, torch.Tensor))
+    return tuple(spec_of(v) for v in _tensors(node))
 
 
 def _used(node: Node) -> frozenset[int]:

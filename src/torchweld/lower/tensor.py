@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import torch
@@ -111,8 +112,17 @@ def strided(t: Tensor, strides: Idx) -> View | None:
         return View(b, t.shape, strides, b.offset)
     syms = tuple(ZERO if n.value == 1 else index_symbol(f"v{d}", n)
                  for d, n in enumerate(t.shape))  # fmt: skip
-    linear = b.offset
-    for i, s in zip(t.at(syms), b.strides, strict=True):
+    found = _window(syms, tuple(t.at(syms)), b.strides, b.offset, strides)
+    return None if found is None else View(b, t.shape, *found)
+
+
+@lru_cache(maxsize=4096)
+def _window(
+    syms: Idx, index: Idx, steps: Idx, start: Expr, strides: Idx
+) -> tuple[Idx, Expr] | None:
+    """Strides and offset of memory with `steps`, seen at `index`, a function of `syms`."""
+    linear = start
+    for i, s in zip(index, steps, strict=True):
         linear = linear + i * s
     offset = substitute(linear, dict.fromkeys(syms, ZERO))
     found: list[Expr] = []
@@ -123,7 +133,7 @@ def strided(t: Tensor, strides: Idx) -> View | None:
             return None
         found.append(step)
         rest = rest + step * sym
-    return View(b, t.shape, tuple(found), offset) if rest is linear and offset.is_const else None
+    return (tuple(found), offset) if rest is linear and offset.is_const else None
 
 
 def same_layout(v: View, strides: Idx) -> bool:

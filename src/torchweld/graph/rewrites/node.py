@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
+from torchweld.graph.schema import is_composite
 from torchweld.ir.graph import LOC, ORIGIN, VAL
 
 aten = torch.ops.aten
@@ -33,7 +35,10 @@ def new_node(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str,
 def run_fake(like: Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The fake result of `target` on the values of nodes."""
     values = torch.fx.map_arg((args, kwargs), lambda n: n.meta[VAL])
-    with fake_mode_of(like, *args), torch.no_grad():
+    mode = fake_mode_of(like, *args)
+    if isinstance(target, OpOverload) and not is_composite(target):
+        return mode.dispatch(target, (), *values)
+    with mode, torch.no_grad():
         return target(*values[0], **values[1])
 
 

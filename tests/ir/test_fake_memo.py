@@ -1,0 +1,106 @@
+"""What is remembered of operators on fake tensors: looks and aliases, nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchweld.ir import fake_memo
+from torchweld.ir.fake import FakeMode
+
+aten = torch.ops.aten
+
+
+def twice(func: Any, *args: Any, n: int = 2) -> tuple[Any, Any, int]:
+    """The results of a call made twice, and how often it was really run."""
+    runs = 0
+
+    class Counting(FakeMode):
+        def _run(self, *given: Any) -> Any:
+            nonlocal runs
+            runs += 1
+            return super()._run(*given)
+
+    fake_memo._TABLE.clear()
+    mode = Counting()
+    with mode, torch.no_grad():
+        made = [torch.empty(a) if isinstance(a, tuple) else a for a in args]
+        runs = 0
+        return func(*made), func(*made), runs
+
+
+def look(x: Tensor) -> tuple[Any, ...]:
+    return (x.shape, x.stride(), x.storage_offset(), x.dtype, x.device)
+
+
+@pytest.mark.parametrize("func, args", [
+    (aten.mul.Tensor, ((3, 4), 2.0)),
+    (aten.add.Tensor, ((3, 1), (1, 4))),
+    (aten.sum.dim_IntList, ((3, 4), [1])),
+])  # fmt: skip
+def test_the_second_call_is_answered_from_memory(func: Any, args: tuple[Any, ...]) -> None:
+    first, second, runs = twice(func, *args)
+    assert runs == 1
+    assert look(first) == look(second)
+    assert first is not second
+    assert first.untyped_storage()._cdata != second.untyped_storage()._cdata
+
+
+def test_a_remembered_view_shares_the_memory_of_its_own_argument() -> None:
+    mode = FakeMode()
+    with mode, torch.no_grad():
+        a, b = torch.empty(4, 6), torch.empty(4, 6)
+        views = [aten.slice.Tensor(x, 1, 2, 5) for x in (a, b)]
+    assert look(views[0]) == look(views[1])
+    assert views[1].storage_offset() == 2
+    assert views[1].untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
+def test_several_results_keep_their_container() -> None:
+    first, second, runs = twice(aten.max.dim, (6, 2), 1)
+    assert isinstance(second, tuple) and runs == 1
+    assert list(map(look, first)) == list(map(look, second))
+    assert isinstance(twice(aten.split_with_sizes_copy.default, (6, 2), [2, 4])[1], (list, tuple))
+
+
+@pytest.mark.parametrize("a, b", [(2, 2.0), (1, True), (0.0, False)])
+def test_numbers_of_other_types_are_other_calls(a: Any, b: Any) -> None:
+    mode = FakeMode()
+    with mode:
+        x = torch.empty(3, dtype=torch.int64)
+        assert (x * a).dtype == (torch.empty(3, dtype=torch.int64, device="meta") * a).dtype
+        assert (x * b).dtype == (torch.empty(3, dtype=torch.int64, device="meta") * b).dtype
+
+
+def test_the_default_dtype_is_part_of_the_question() -> None:
+    mode = FakeMode()
+    with mode:
+        x = torch.empty(3, dtype=torch.int64)
+        assert (x / 2).dtype is torch.float32
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert (x / 2).dtype is torch.float64
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+def test_in_place_operators_are_run_every_time() -> None:
+    first, second, runs = twice(aten.add_.Tensor, (3,), 1.0)
+    assert first is second and runs == 2
+
+
+def test_inference_tensors_are_not_given_outside_of_inference_mode() -> None:
+    mode = FakeMode()
+    with mode, torch.inference_mode():
+        assert aten.mul.Tensor(torch.empty(5), 3.0).is_inference()
+    with mode:
+        assert not aten.mul.Tensor(torch.empty(5), 3.0).is_inference()
+
+
+def test_what_only_the_data_decides_is_still_refused() -> None:
+    for _ in range(2):
+        with FakeMode() as mode, mode, pytest.raises(Exception, match=r"nonzero|DynamicOutput"):
+            torch.empty(4).nonzero()
