@@ -31,12 +31,15 @@ from torchweld.base.errors import (
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.late_inputs import number_places, numbers_as_tensors, with_tensors
 from torchweld.capture.modes import restoring
+from torchweld.capture.module import CapturedModule
 from torchweld.codegen.run import generate
 from torchweld.fuse.run import fuse
 from torchweld.graph.autograd import needs_autograd
+from torchweld.graph.repeats import find_repeats, inputs_of, shortened
 from torchweld.graph.run import normalize
 from torchweld.ir.graph import OWNED, SETTINGS, VAL, GraphSettings
 from torchweld.ir.guard import Guard
+from torchweld.ir.lengthen import check_same, lengthen
 from torchweld.ir.loop import LoopGraph, writes
 from torchweld.ir.loop_text import text as loop_text
 from torchweld.ir.loop_verify import verify as verify_loop
@@ -326,7 +329,28 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
 
 
 def to_program(gm: GraphModule, number: int) -> Program:
-    """graph, lower, fuse, codegen. Errors: Unsupported with a reason."""
+    """graph, lower, fuse, codegen. Errors: Unsupported with a reason.
+
+    Of many equal layers a few are compiled, and the Program is lengthened, where that can be done.
+    """
+    cfg = config.current()
+    found = None if "repeats" in cfg.skip or settings_of(gm).freeze else find_repeats(gm.graph)
+    if found is None:
+        return _whole_program(gm, number)
+    few = CapturedModule(gm, shortened(gm.graph, found))
+    few.meta.update(gm.meta)
+    long = lengthen(_whole_program(few, number), inputs_of(gm.graph, found))
+    if isinstance(long, str):
+        events.emit("graph", "repeats", outcome=f"compiled whole: {long}")
+        return _whole_program(gm, number)
+    if cfg.verify:
+        check_same(long, _whole_program(gm, number))
+    outcome = f"compiled {found.kept} of {found.count} equal stretches"
+    events.emit("graph", "repeats", outcome=outcome)
+    return long
+
+
+def _whole_program(gm: GraphModule, number: int) -> Program:
     cfg = config.current()
     with events.timed("graph"):
         pair = normalize(gm, cfg)

@@ -22,6 +22,7 @@ from torchweld.graph.layout import same_strides
 from torchweld.graph.norms import NORMS
 from torchweld.graph.random import RANDOM, RANDOM_METHODS
 from torchweld.graph.record import Recorder
+from torchweld.graph.schema import writes_in_place
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack
 from torchweld.ir.graph import LOC, VAL
@@ -42,10 +43,6 @@ _REFUSED_METHODS = frozenset(
         "share_memory_",
         "__setstate__",
     )
-)
-
-_IN_PLACE_OPERATORS = frozenset(
-    ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 )
 
 _REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM, **SPLITS}
@@ -95,7 +92,7 @@ class Interpreter:
         try:
             self._fidelity.before(node)
             result = self._call(node, at)
-            if self.recorder.narrows and _writes_in_place(node):
+            if self.recorder.narrows and writes_in_place(node):
                 raise Unsupported("W201", f"{node.target} changes the kind of dtype", at=at)
             if self.recorder.layout_matters:
                 self._check_layout(node, at)
@@ -157,14 +154,6 @@ class Interpreter:
         if isinstance(x, slice):
             return slice(self._value(x.start), self._value(x.stop), self._value(x.step))
         return x
-
-
-def _writes_in_place(node: Node) -> bool:
-    """Whether the call is an in-place operator, which eager refuses to run at another dtype."""
-    target: Any = node.target
-    name: str = target if isinstance(target, str) else getattr(target, "__name__", "")
-    in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or name in _IN_PLACE_OPERATORS or "out" in node.kwargs
 
 
 def _call_method(name: str, args: Any, kwargs: Any, at: Loc) -> Any:

@@ -115,3 +115,16 @@ def _viewed(node: Node) -> Node | None:
     if node.target is operator.getitem:
         return _viewed(source)
     return source if is_view(node.target) else None
+
+
+_IN_PLACE_OPERATORS = frozenset(
+    ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
+)
+
+
+def writes_in_place(node: Node) -> bool:
+    """Whether a captured call is an in-place operator, or one with out=, by its name."""
+    target: Any = node.target
+    name: str = target if isinstance(target, str) else getattr(target, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name in _IN_PLACE_OPERATORS or "out" in node.kwargs

@@ -1,0 +1,320 @@
+"""A Program of a few equal stretches of work, lengthened to one of many.
+
+    short    before  S1  S2  after
+    long     before  S1  S2  X1 ... Xm  after
+
+S2 is S1 with other tensors: other parameters, other results. So S2 turns the state that S1 leaves
+into one of the same form, and can be run once more on the next parameters, any number of times,
+before `after` goes on from there. If the two have different places in the arena they take turns
+(what one leaves lies where the other one looks): X1 has the places of S1, X2 those of S2, and there
+is an even number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from torchweld.base.errors import InternalError
+from torchweld.ir.program import (
+    Alloc,
+    Call,
+    CallArg,
+    Draw,
+    Drop,
+    GridLaunch,
+    Instruction,
+    Launch,
+    MakeView,
+    Program,
+    TensorArg,
+    TensorSpec,
+)
+
+# the stretch and the slot that an input belongs to
+Label = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """How the inputs of the short and the long Program correspond.
+
+    labels: of those of the short one that belong to a stretch, by position. shared: its other
+    positions -> positions in the long one. places: label -> position in the long one.
+    more: stretches that the short Program lacks; an even number.
+    """
+
+    labels: Mapping[int, Label]
+    shared: Mapping[int, int]
+    places: Mapping[Label, int]
+    more: int
+
+
+def lengthen(short: Program, inputs: Inputs) -> Program | str:
+    """The long Program; or why it cannot be made of this short one."""
+    if short.meta.get("mutated"):
+        return "it writes to inputs"
+    if short.prologue is not None and not inputs.shared.keys() >= set(short.prologue.frozen):
+        return "it computes something of a stretch's parameters once"
+    if any(isinstance(step, Draw) for step in short.steps):
+        return "it draws random numbers"
+    why = ""
+    for s1 in (1, 2):  # what is special about the first stretch may reach into the next
+        work = _Work(short, inputs, s1)
+        why = work.find() or work.compare() or work.check_after()
+        if not why:
+            return _Writer(work).program()
+    return why
+
+
+@dataclass(slots=True)
+class _Work:
+    """s1: which stretch S1 is. cut: where S1, S2 and what comes after begin.
+
+    first: the step at which a tensor is met. next: what each tensor of S1 is in S2.
+    """
+
+    short: Program
+    inputs: Inputs
+    s1: int
+    cut: tuple[int, int, int] = (0, 0, 0)
+    first: dict[int, int] = field(default_factory=dict)
+    next: dict[int, int] = field(default_factory=dict)
+
+    def find(self) -> str:
+        """Stretch k begins where something of it is first read. Answers what is wrong, if any."""
+        begins: dict[int, int] = {}
+        n = self.short.n_inputs
+        self.first = dict.fromkeys(range(n, n + self.short.n_constants), -1)
+        for i, step in enumerate(self.short.steps):
+            for t in tensors_of(step):
+                self.first.setdefault(t, i)
+                for k in range(1, self.inputs.labels.get(t, (0, 0))[0] + 1):
+                    begins.setdefault(k, i)
+        if not all(self.s1 + k in begins for k in (0, 1, 2)):
+            return "the stretches have no parameters"
+        a, b, c = self.cut = begins[self.s1], begins[self.s1 + 1], begins[self.s1 + 2]
+        return "" if a < b and c - b == b - a else "the stretches have different lengths"
+
+    def compare(self) -> str:
+        """Why S2 is not S1 with other tensors, if so."""
+        a, b, c = self.cut
+        steps = self.short.steps
+        for one, two in zip(steps[a:b], steps[b:c], strict=True):
+            if form_of(one) != form_of(two):
+                return "two stretches do different work"
+            for x, y in zip(tensors_of(one), tensors_of(two), strict=True):
+                if self.next.setdefault(x, y) != y or not self._follows(x, y):
+                    return "two stretches use their tensors differently"
+        moved = [y for x, y in self.next.items() if x != y]
+        if len(set(moved)) < len(moved):
+            return "two tensors of a stretch become one"
+        return "" if all(map(self._returns, self.next)) else "stretches do not take turns in memory"
+
+    def _returns(self, x: int) -> bool:
+        """If S1 reads x from the stretch before it: whether S2 leaves the like at that place."""
+        y = self.next[x]
+        if x == y or x < self.short.n_inputs or self.first[x] >= self.cut[0]:
+            return True
+        return self._place(x) == self._place(self.next[y])
+
+    def _place(self, t: int) -> int | None:
+        """Where in the arena the memory of a tensor lies."""
+        spec = self.short.tensors[t]
+        while spec.place == "view":
+            spec = self.short.tensors[spec.index]
+        return spec.index if spec.place == "arena" else None
+
+    def _follows(self, x: int, y: int) -> bool:
+        """Whether y may be to S2 what x is to S1: both theirs, made in them or right before."""
+        a, b, c = self.cut
+        if x < self.short.n_inputs or y < self.short.n_inputs:
+            mine, yours = self.inputs.labels.get(x), self.inputs.labels.get(y)
+            return x == y if mine is None else yours == (mine[0] + 1, mine[1])
+        met, then = self.first[x], self.first[y]
+        if x == y:
+            return met < a
+        old, new = self.short.tensors[x], self.short.tensors[y]
+        alike = _shape(old) == _shape(new) and old.place != "fresh"
+        return alike and ((a <= met < b <= then < c) or (met < a <= then < b))
+
+    def check_after(self) -> str:
+        """What comes after may need S2, and what S2 could need, but nothing from further back."""
+        a, _, c = self.cut
+        back = {x for x, y in self.next.items() if x != y and self.first[x] < a}
+        read = [t for step in self.short.steps[c:] for t in tensors_of(step)]
+        for t in (*read, *(t for t in self.short.outputs if t is not None)):
+            label = self.inputs.labels.get(t)
+            if t in back or (label is not None and label[0] <= self.s1):
+                return "something of an early stretch is read at the end"
+        return ""
+
+
+def check_same(a: Program, b: Program) -> None:
+    """Errors: InternalError unless two Programs differ only in the numbers of their tensors."""
+    same = {i: i for i in range(a.n_inputs)}
+    if a.n_inputs != b.n_inputs or _forms(a) != _forms(b):
+        raise InternalError("a lengthened Program does other work than the whole one")
+    for one, two in zip(a.steps, b.steps, strict=True):
+        for x, y in zip(tensors_of(one), tensors_of(two), strict=True):
+            if same.setdefault(x, y) != y or _looks(a.tensors[x]) != _looks(b.tensors[y]):
+                raise InternalError(f"a lengthened Program has tensor {x} where {y} should be")
+    outputs = tuple(None if t is None else same.get(t, -1) for t in a.outputs)
+    one_to_one = len(set(same.values())) == len(same)
+    if outputs != b.outputs or a.arena_bytes != b.arena_bytes or not one_to_one:
+        raise InternalError("a lengthened Program has other results than the whole one")
+
+
+def _forms(p: Program) -> list[Instruction]:
+    """The forms of the steps, functions named in the order in which they are first launched."""
+    names: dict[str, str] = {}
+    found: list[Instruction] = []
+    for form in map(form_of, p.steps):
+        if isinstance(form, (Launch, GridLaunch)):
+            name = names.setdefault(form.function, f"f{len(names)}")
+            form = replace(form, function=name)
+        found.append(form)
+    return found
+
+
+class _Writer:
+    """Writes the long Program. tensors: so far; ours: number in the short one -> number here."""
+
+    def __init__(self, work: _Work) -> None:
+        self.work = work
+        self.short = work.short
+        self.given = work.inputs
+        self.tensors = self._inputs()
+        self.ours = dict(self.given.shared)
+        grown = len(self.tensors) - self.short.n_inputs
+        for t in range(self.short.n_inputs, len(self.short.tensors)):
+            self.ours[t] = t + grown
+        # behind the inputs as they were; where they stand in for others is decided by who reads
+        number = self._namer({}, 0)
+        self.tensors += [_moved(x, number) for x in self.short.tensors[self.short.n_inputs :]]
+
+    def program(self) -> Program:
+        _, b, c = self.work.cut
+        steps, outputs = self.short.steps, self.short.outputs
+        long = [_renamed(x, self._namer({}, 0)) for x in steps[:c]]
+        first = self.work.first
+        made = [t for t in self.ours if b <= first.get(t, -1) < c]
+        stretch = {t: self.ours[t] for t in made}
+        for k in range(1, self.given.more + 1):
+            stretch = self._stretch(stretch, made, k)
+            long += [_renamed(x, self._namer(stretch, k)) for x in steps[b:c]]
+        end = self._namer(stretch, self.given.more)
+        long += [_renamed(x, end) for x in steps[c:]]
+        once = self.short.prologue
+        if once is not None:
+            frozen = tuple(self.given.shared[i] for i in once.frozen)
+            once = replace(once, frozen=frozen)
+        return replace(
+            self.short, prologue=once, tensors=tuple(self.tensors), steps=tuple(long),
+            n_inputs=len(self.given.shared) + len(self.given.places),
+            outputs=tuple(None if t is None else end(t) for t in outputs),
+        )  # fmt: skip
+
+    def _stretch(self, before: dict[int, int], made: list[int], k: int) -> dict[int, int]:
+        """The numbers of stretch Xk: of what S1 made, it reads what the stretch before it made."""
+        read = {x: before[y] for x, y in self.work.next.items() if x != y and y in before}
+        first = len(self.tensors)
+        here = read | {t: first + i for i, t in enumerate(made)}
+        number = self._namer(here, k)
+        turn = {y: x for x, y in self.work.next.items()} if k % 2 else {}
+        for t in made:
+            spec, like = self.short.tensors[t], self.short.tensors[turn.get(t, t)]
+            if spec.place == "arena":
+                spec = replace(spec, index=like.index)
+            self.tensors.append(_moved(spec, number))
+        return here
+
+    def _namer(self, here: Mapping[int, int], ahead: int) -> Callable[[int], int]:
+        """Number in the short Program -> number here, in a stretch so many further on."""
+        labels, places = self.given.labels, self.given.places
+
+        def number(t: int) -> int:
+            if t in labels:
+                k, slot = labels[t]
+                return places[k + ahead, slot]
+            return here.get(t, self.ours[t])
+
+        return number
+
+    def _inputs(self) -> list[TensorSpec]:
+        """The inputs' specs in the order of the long Program."""
+        like = {self.given.shared[t]: t for t in self.given.shared}
+        known = {label: t for t, label in self.given.labels.items()}
+        for (k, slot), place in self.given.places.items():
+            like[place] = known.get((k, slot), known[0, slot])
+        return [replace(self.short.tensors[like[i]], index=i) for i in range(len(like))]
+
+
+# ---------------------------------------------------------------- tensors of a step
+def tensors_of(step: Instruction) -> tuple[int, ...]:
+    """The tensors that a step names, in order, each as often as it does."""
+    match step:
+        case Launch() | GridLaunch():
+            return step.args
+        case Call():
+            return (*_given(step.args), *_given(tuple(v for _, v in step.kwargs)), *step.results)
+        case MakeView():
+            return step.source, step.tensor
+        case Alloc() | Drop():
+            return (step.tensor,)
+        case Draw():
+            return step.seed, step.block
+
+
+def _given(args: tuple[CallArg, ...]) -> list[int]:
+    found: list[int] = []
+    for a in args:
+        if isinstance(a, TensorArg):
+            found.append(a.tensor)
+        elif isinstance(a, tuple):
+            found += _given(a)
+    return found
+
+
+def form_of(step: Instruction) -> Instruction:
+    """The step with every tensor 0: equal for steps that do the same."""
+    return _renamed(step, lambda t: 0)
+
+
+def _renamed(step: Instruction, number: Callable[[int], int]) -> Instruction:
+    """The step with other tensors."""
+
+    def arg(a: CallArg) -> CallArg:
+        if isinstance(a, TensorArg):
+            return TensorArg(number(a.tensor))
+        return tuple(map(arg, a)) if isinstance(a, tuple) else a
+
+    match step:
+        case Launch() | GridLaunch():
+            return replace(step, args=tuple(map(number, step.args)))
+        case Call():
+            kwargs = tuple((name, arg(v)) for name, v in step.kwargs)
+            results = tuple(map(number, step.results))
+            return Call(step.op, tuple(map(arg, step.args)), kwargs, results)
+        case MakeView():
+            return MakeView(number(step.tensor), number(step.source))
+        case Alloc():
+            return Alloc(number(step.tensor))
+        case Drop():
+            return Drop(number(step.tensor))
+        case Draw():
+            return replace(step, seed=number(step.seed), block=number(step.block))
+
+
+def _looks(x: TensorSpec) -> TensorSpec:
+    """The spec without the number of what it is a view of."""
+    return replace(x, index=0) if x.place == "view" else x
+
+
+def _shape(x: TensorSpec) -> TensorSpec:
+    """The spec without its place in the arena."""
+    return replace(x, index=0) if x.place == "arena" else _looks(x)
+
+
+def _moved(x: TensorSpec, number: Callable[[int], int]) -> TensorSpec:
+    return replace(x, index=number(x.index)) if x.place == "view" else x
