@@ -27,6 +27,7 @@ from torchweld.pipeline import STATISTICS
 @pytest.fixture(autouse=True)
 def verified() -> Iterator[None]:
     torchweld.reset()
+    torch.manual_seed(1)
     with config.override(verify=True, mode="strict"):
         yield
     torchweld.reset()
