@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -237,6 +238,8 @@ class GraphBuilder:
                 return {constant(x.keys[k]): self._convert(v, tensor) for k, v in x.items.items()}
             case SliceValue():
                 return slice(*(self._convert(p, tensor) for p in x.parts))
+            case Const() if isinstance(x.obj, np.generic):
+                return x.obj.item()  # what torch makes of a NumPy number
             case Const() if isinstance(x.obj, _ARGUMENT) or x.obj is None or _is_function(x.obj):
                 return x.obj
             case Lazy():

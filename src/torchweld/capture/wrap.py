@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -19,6 +20,7 @@ from torchweld.base.registry import Registry
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import (
+    ArrayValue,
     BoundValue,
     CellValue,
     Const,
@@ -264,7 +266,8 @@ def _same_constant(a: object, b: object) -> bool:
 
 _FROZEN: tuple[type, ...] = (
     *IMMUTABLE, *IDENTITY, torch.device, torch.finfo, torch.iinfo, range, slice, tuple, frozenset,
-    enum.Enum, re.Pattern, re.Match, torch.memory_format, types.MappingProxyType,
+    enum.Enum, re.Pattern, re.Match, torch.memory_format, types.MappingProxyType, np.generic,
+    np.dtype, np.ufunc,
 )  # fmt: skip
 
 
@@ -442,6 +445,8 @@ def file_key(cap: Capture, x: Value) -> object:
             return ("bound", file_key(cap, x.func), hash_key(x.self_))
         case InstanceValue():
             return _instance_key(cap, x)
+        case ArrayValue():
+            raise refuse("W102", f"a {x.cls().__name__} as a key", cap.loc())
     return hash_key(x)
 
 
