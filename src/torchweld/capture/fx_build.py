@@ -53,10 +53,11 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
             for i, place in enumerate(func._schema.arguments):
                 if place.alias_info is not None and place.alias_info.is_write:
                     given = args[i] if i < len(args) else (kwargs or {}).get(place.name)
-                    self._note(given)
+                    self.note(given)
         return super().dispatch(func, types, args, kwargs)
 
-    def _note(self, given: Any) -> None:
+    def note(self, given: Any) -> None:
+        """These were written."""
         for x in given if isinstance(given, tuple | list) else (given,):
             if isinstance(x, torch.Tensor) and x.is_inference():
                 self.written.add(_memory(x))

@@ -15,6 +15,7 @@ from torchweld.capture import polyfills
 from torchweld.capture.arrays.operators import array_item, array_iterator, array_setitem
 from torchweld.capture.attrs import from_python, mro_lookup
 from torchweld.capture.instances import VarsValue
+from torchweld.capture.kernels import is_kernel, kernel_with_grid
 from torchweld.capture.ops import changed, filed_key, late_text, payload, real_call, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
@@ -44,6 +45,9 @@ from torchweld.capture.wrap import complete, need_frozen, read_key, set_order
 # ----------------------------------------------------------------------- items
 def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> None:
     """obj[key]."""
+    if isinstance(obj, Const) and is_kernel(type(obj.obj)):
+        cap.deliver(kernel_with_grid(obj, key), cont)
+        return
     if isinstance(obj, Const) and type(obj.obj).__module__ == "typing" and is_constant(key):
         cap.deliver(real_call(operator.getitem, obj.obj, constant(key)), cont)
         return

@@ -17,6 +17,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from torchweld.base.registry import Registry
+from torchweld.capture.kernels import is_kernel
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import (
@@ -95,7 +96,7 @@ def _by_base(kind: type) -> Wrapper:
     for base, wrapper in _BASES:
         if issubclass(kind, base):
             return wrapper
-    if _is_native_enum(kind) or kind.__module__ == "typing":
+    if _is_native_enum(kind) or kind.__module__ == "typing" or is_kernel(kind):
         return by_identity
     if kind.__flags__ & (1 << 9) and hasattr(kind, "__dictoffset__"):  # a class made in Python
         return _instance

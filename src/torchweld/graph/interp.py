@@ -25,6 +25,7 @@ from torchweld.graph.record import Recorder
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.launches import launch, launch_functional
 
 # Methods that change what a tensor is, not only what it holds.
 _REFUSED_METHODS = frozenset(
@@ -48,7 +49,9 @@ _IN_PLACE_OPERATORS = frozenset(
     ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 )
 
-_REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM, **SPLITS}
+_REPLACED: dict[Any, Callable[..., Any]] = {
+    **NORMS, **RANDOM, **SPLITS, launch: launch_functional,
+}  # fmt: skip
 _METHODS = {**RANDOM_METHODS, **SPLIT_METHODS}
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
