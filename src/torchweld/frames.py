@@ -374,8 +374,8 @@ def eager_entry(fn: types.FunctionType, args: tuple[object, ...], site: Site,
 
 
 _LIBRARIES = frozenset((
-    *sys.stdlib_module_names, "torch", "torchweld", "typing_extensions", "numpy", "_pytest",
-    "pluggy", "pytest",
+    *sys.stdlib_module_names, "torch", "torchweld", "typing_extensions", "numpy", "triton",
+    "_pytest", "pluggy", "pytest",
 )) - {"__main__"}  # fmt: skip
 # torch's own modules that are worth a graph; most others are one operator
 _COMPOSED = frozenset(

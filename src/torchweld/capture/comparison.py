@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchweld.capture import polyfills
+from torchweld.capture.arrays.operators import array_binary, untold
 from torchweld.capture.attrs import mro_lookup
 from torchweld.capture.identity import guard_distinct, same
 from torchweld.capture.ops import (
@@ -24,6 +25,7 @@ from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tensors import tensor_binary
 from torchweld.capture.values.base import (
+    ArrayValue,
     BoundValue,
     Const,
     DequeValue,
@@ -60,6 +62,9 @@ class NeedsUserCode(Exception):
 
 def compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = None) -> None:
     """a <symbol> b for the six comparisons."""
+    if isinstance(a, ArrayValue) or isinstance(b, ArrayValue):
+        cap.deliver(array_binary(cap, symbol, a, b), cont)
+        return
     fn, special, reflected = COMPARE[symbol]
     hook = user_method(cap, a, special)
     if symbol == "!=" and _ne_by_eq(cap, a, b, cont):
@@ -200,6 +205,8 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
             need_frozen(cap, a)
             need_frozen(cap, b)
             return bool(a.obj == b.obj)
+        case (ArrayValue(), _) | (_, ArrayValue()):
+            raise untold(cap)
         case (TensorValue(), _) | (_, TensorValue()):
             if _never_equal(a, b):
                 return False
@@ -263,6 +270,8 @@ def contains(cap: Capture, container: Value, item: Value, cont: Callable[[bool],
                          lambda v: truth(cap, v, cont))  # fmt: skip
                 return
             cont(found)
+        case ArrayValue():
+            raise untold(cap)
         case TensorValue():
             raise refuse("W101", "membership in a Tensor", cap.loc())
         case LateText():

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -52,10 +53,11 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
             for i, place in enumerate(func._schema.arguments):
                 if place.alias_info is not None and place.alias_info.is_write:
                     given = args[i] if i < len(args) else (kwargs or {}).get(place.name)
-                    self._note(given)
+                    self.note(given)
         return super().dispatch(func, types, args, kwargs)
 
-    def _note(self, given: Any) -> None:
+    def note(self, given: Any) -> None:
+        """These were written."""
         for x in given if isinstance(given, tuple | list) else (given,):
             if isinstance(x, torch.Tensor) and x.is_inference():
                 self.written.add(_memory(x))
@@ -237,6 +239,8 @@ class GraphBuilder:
                 return {constant(x.keys[k]): self._convert(v, tensor) for k, v in x.items.items()}
             case SliceValue():
                 return slice(*(self._convert(p, tensor) for p in x.parts))
+            case Const() if isinstance(x.obj, np.generic):
+                return x.obj.item()  # what torch makes of a NumPy number
             case Const() if isinstance(x.obj, _ARGUMENT) or x.obj is None or _is_function(x.obj):
                 return x.obj
             case Lazy():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import types
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,6 +14,7 @@ from torchweld.base.errors import InternalError
 from torchweld.frame.program import Builder, Op, Program, torch_inference
 from torchweld.ir.guard import Guard
 from torchweld.ir.source import (
+    Applied,
     Attr,
     CellContents,
     ClosureCell,
@@ -196,6 +198,7 @@ class GuardBuilder:
         self.out.check(op_of, reg, guard.expected, why=guard.text())
 
 
+_REDUCE = operator.methodcaller("__reduce__")
 _CHECKS = {
     "type": Op.TYPE, "is": Op.IS, "is_not": Op.IS_NOT, "equal": Op.EQ, "has_key": Op.HAS_KEY,
     "lacks_key": Op.LACKS_KEY, "keys": Op.KEYS, "tensor": Op.TENSOR, "predicate": Op.PREDICATE,
@@ -234,7 +237,9 @@ def _row(source: Source) -> tuple[Op, Any, int]:
         case TypeOf():
             return Op.TYPE_OF, None, 0
         case Reduced():
-            return Op.REDUCE, None, 0
+            return Op.APPLY, _REDUCE, 0
+        case Applied():
+            return Op.APPLY, source.fn, 0
     raise InternalError(f"no access for {type(source).__name__}")
 
 
@@ -280,6 +285,8 @@ def load(source: Source, args: tuple[object, ...]) -> object:
         case Reduced():
             iterator: Any = load(source.base, args)
             return iterator.__reduce__()
+        case Applied():
+            return source.fn(load(source.base, args))
     raise InternalError(f"no access for {type(source).__name__}")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 
 from torchweld.capture.session import Capture
-from torchweld.capture.values.base import Const, Mutable, TensorValue, Value
+from torchweld.capture.values.base import ArrayValue, Const, Mutable, TensorValue, Value
 from torchweld.ir.source import InstanceDict, Item, Source
 
+_ALIASED = (Mutable, TensorValue, ArrayValue)
 # the dicts of an nn.Module: nobody passes them as arguments
 _INTERNAL = frozenset((*torch.nn.Module().__dict__, "__dict__"))
 
@@ -32,7 +33,7 @@ def _one_is_the_other(cap: Capture, a: Value, b: Value) -> bool:
 def guard_distinct(cap: Capture, a: Value, b: Value) -> None:
     if a.source is None or b.source is None or a.source is b.source:
         return
-    if isinstance(a, Mutable | TensorValue) and isinstance(b, Mutable | TensorValue) and (
+    if isinstance(a, _ALIASED) and isinstance(b, _ALIASED) and (
             a.cls() is b.cls()):  # fmt: skip
         cap.guard("distinct", a.source, b.source)
 

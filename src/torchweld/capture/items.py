@@ -12,13 +12,16 @@ from typing import Any
 import torch
 
 from torchweld.capture import polyfills
+from torchweld.capture.arrays.operators import array_item, array_iterator, array_setitem
 from torchweld.capture.attrs import from_python, mro_lookup
 from torchweld.capture.instances import VarsValue
+from torchweld.capture.kernels import is_kernel, kernel_with_grid
 from torchweld.capture.ops import changed, filed_key, late_text, payload, real_call, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
 from torchweld.capture.tensors import tensor_getitem, tensor_setitem
 from torchweld.capture.values.base import (
+    ArrayValue,
     Const,
     DictValue,
     GeneratorValue,
@@ -42,6 +45,9 @@ from torchweld.capture.wrap import complete, need_frozen, read_key, set_order
 # ----------------------------------------------------------------------- items
 def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> None:
     """obj[key]."""
+    if isinstance(obj, Const) and is_kernel(type(obj.obj)):
+        cap.deliver(kernel_with_grid(obj, key), cont)
+        return
     if isinstance(obj, Const) and type(obj.obj).__module__ == "typing" and is_constant(key):
         cap.deliver(real_call(operator.getitem, obj.obj, constant(key)), cont)
         return
@@ -57,6 +63,8 @@ def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> 
             raise key_error(key)
         case TensorValue():
             tensor_getitem(cap, box, key, cont)
+        case ArrayValue():
+            cap.deliver(array_item(cap, box, key), cont)
         case ListValue() | TupleValue():
             cap.deliver(sequence_item(cap, box, key), cont)
         case DictValue():
@@ -188,6 +196,8 @@ def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
     match box:
         case TensorValue():
             tensor_setitem(cap, box, key, value)
+        case ArrayValue():
+            array_setitem(cap, box, key, value)
         case DictValue():
             dict_set(cap, box, key, value)
         case ListValue():
@@ -235,7 +245,7 @@ def del_item(cap: Capture, obj: Value, key: Value) -> None:
             raise raised(type(error), *error.args) from None
         changed(cap, box)
     else:
-        if isinstance(box, TensorValue | Const):
+        if isinstance(box, TensorValue | ArrayValue | Const):
             raise refuse("W107", f"del of an item of {obj.cls().__name__}", cap.loc())
         raise raised(TypeError, f"'{obj.cls().__name__}' object doesn't support item deletion")
 
@@ -291,6 +301,8 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
         case SetValue():
             it = iter(set_order(cap, x))
             return IteratorValue(lambda: next(it, None), type(iter(set())))
+        case ArrayValue():
+            return array_iterator(cap, x)
         case TensorValue():
             if x.fake.ndim == 0:
                 raise raised(TypeError, "iteration over a 0-d tensor")

@@ -175,12 +175,17 @@ def memory(x: TensorValue) -> int:
 
 def _can_be_copied(fake: torch.Tensor) -> bool:
     """Whether a clone has the same strides."""
+    return has_no_gaps(fake) and not fake.requires_grad
+
+
+def has_no_gaps(fake: torch.Tensor) -> bool:
+    """Whether the elements fill their memory, in any order, each in a place of its own."""
     expected = 1
     for size, stride in sorted(zip(fake.shape, fake.stride(), strict=True), key=lambda p: p[1]):
         if size != 1 and stride != expected:
             return False
         expected *= size
-    return not fake.requires_grad
+    return True
 
 
 def _records_elsewhere(graph: Graph, mode: bool) -> bool:

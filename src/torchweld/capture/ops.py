@@ -10,12 +10,20 @@ from typing import Any
 import torch
 
 from torchweld.base.errors import GraphBreak
+from torchweld.capture.arrays.operators import (
+    array_binary,
+    array_length,
+    array_unary,
+    number_of,
+    untold,
+)
 from torchweld.capture.attrs import MISSING, from_python, mro_lookup, watch_class
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import METHODS
 from torchweld.capture.tensors import tensor_binary
 from torchweld.capture.values.base import (
+    ArrayValue,
     Const,
     DictValue,
     InstanceValue,
@@ -120,6 +128,8 @@ def plain_truth(cap: Capture, x: Value) -> bool:
             raise refuse("W101", "the value is known only when the graph runs", cap.loc())
         case LateText():
             raise late_text(cap)
+        case ArrayValue():
+            raise untold(cap)
         case ListValue() | TupleValue():
             return bool(x.items)
         case DictValue():
@@ -150,6 +160,8 @@ def length(cap: Capture, x: Value) -> int:
             if x.fake.ndim == 0:
                 raise raised(TypeError, "len() of a 0-d tensor")
             return int(x.fake.shape[0])
+        case ArrayValue():
+            return array_length(x)
         case LateText():
             raise late_text(cap)
         case Const() if hasattr(type(x.obj), "__len__"):
@@ -162,6 +174,11 @@ def length(cap: Capture, x: Value) -> int:
 # ------------------------------------------------------------------ arithmetic
 def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = None) -> None:
     """a <symbol> b, in-place forms included."""
+    if isinstance(a, TensorValue):
+        b = number_of(cap, a, b)
+    if isinstance(a, ArrayValue) or isinstance(b, ArrayValue):
+        cap.deliver(array_binary(cap, symbol, a, b), cont)
+        return
     fn, special, reflected = BINARY[symbol]
     in_place = symbol.endswith("=")
     hook = user_method(cap, a, special)
@@ -354,6 +371,8 @@ def unary(cap: Capture, symbol: str, x: Value, cont: Cont | None = None) -> None
     hook = user_method(cap, x, special)
     if hook is not None:
         cap.call(Const(hook), [x], {}, cont)
+    elif isinstance(x, ArrayValue):
+        cap.deliver(array_unary(cap, symbol, x), cont)
     elif isinstance(x, TensorValue):
         cap.deliver(cap.builder.call("call_function", fn, [x], {}, cap.loc()), cont)
     else:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 
 from torchweld.capture.attrs import from_python
+from torchweld.capture.kernels import inner_function
 from torchweld.capture.leaf_reads import by_name, guard_leaf
 from torchweld.capture.marks import Mark, mark_of
 from torchweld.capture.session import Capture
@@ -69,6 +70,10 @@ def _inline(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
 def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                cont: Cont | None) -> None:  # fmt: skip
     """Record fn(*args, **kwargs) as a call_function node."""
+    inner = inner_function(fn, (*args, *kwargs.values()))
+    if inner is not None:
+        cap.call(cap.wrap(inner, cap.pin(inner)), args, kwargs, cont)
+        return
     if isinstance(fn, types.FunctionType):
         if not guard_leaf(cap, fn):
             inline_anyway(cap, fn, args, kwargs, cont)

@@ -23,6 +23,7 @@ from torchweld.capture.session import Capture
 from torchweld.capture.state import Stuck, VFrame, refuse
 from torchweld.capture.suspend import GO_ON, PIECE, Rest
 from torchweld.capture.values.base import (
+    ArrayValue,
     BoundValue,
     CellValue,
     Const,
@@ -290,6 +291,10 @@ def _view(r: Residual, x: ViewValue) -> str:
     return r.assign(f"{r.expr(x.of)}.{x.what}()")
 
 
+def _array(r: Residual, x: ArrayValue) -> str:
+    return r.assign(f"{r.expr(x.tensor)}.numpy(){'[()]' * x.scalar}")
+
+
 def _cell(r: Residual, x: CellValue) -> str:
     """Filled when it exists, since what is in it may refer to it."""
     name = r.names[id(x)] = r.assign(f"{r.bind_const(types.CellType)}()")
@@ -415,7 +420,7 @@ _BUILDERS: dict[type, Any] = {
     TupleValue: _tuple, ListValue: _list, DictValue: _dict, SetValue: _set, SliceValue: _slice,
     BoundValue: _bound, PartialValue: _partial, ViewValue: _view, CellValue: _cell,
     FunctionValue: _function, InstanceValue: _instance, IteratorValue: _iterator,
-    GeneratorValue: _generator,
+    GeneratorValue: _generator, ArrayValue: _array,
 }  # fmt: skip
 
 

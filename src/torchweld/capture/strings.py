@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
+from torchweld.capture.arrays.record import array_of, record
 from torchweld.capture.attrs import mro_lookup
 from torchweld.capture.ops import payload, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import METHODS
 from torchweld.capture.values.base import (
+    ArrayValue,
     Const,
     DictValue,
     InstanceValue,
@@ -65,7 +67,7 @@ def _plain_text(cap: Capture, x: Value, conversion: str | None, spec: str,
                 cont: Cont | None) -> None:  # fmt: skip
     if isinstance(x, LateText) and conversion in (None, "s") and not spec:
         cap.deliver(x, cont)
-    elif isinstance(x, TensorValue):
+    elif isinstance(x, TensorValue | ArrayValue):
         cap.deliver(LateText([snapshot(cap, x), Const(conversion), Const(spec)]), cont)
     elif isinstance(x, InstanceValue) and issubclass(x.klass, BaseException):
         name = "__repr__" if conversion in ("r", "a") else "__str__"
@@ -164,6 +166,8 @@ def snapshot(cap: Capture, x: Value) -> Value:
                 raise refuse("W102", "text of a Tensor that requires grad or is a Parameter",
                              cap.loc())  # fmt: skip
             return cap.builder.call("call_method", "clone", [x], {}, cap.loc())
+        case ArrayValue():
+            return array_of(cap, record(cap, "clone", x), x.scalar)
         case TupleValue():
             return TupleValue([snapshot(cap, i) for i in cap.force_items(x.items)], x.kind)
         case ListValue() if x.cls() is list:

@@ -39,7 +39,7 @@ _METADATA_METHODS = frozenset((
     "is_conj", "is_neg", "is_same_size", "is_set_to", "type", "has_names", "is_shared",
 ))  # fmt: skip
 _READS_DATA = frozenset((
-    "item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__",
+    "item", "tolist", "__array__", "__bool__", "__int__", "__float__", "__index__",
     "__complex__", "__contains__", "__repr__", "__str__", "__format__", "is_nonzero",
 ))  # fmt: skip
 _OUTSIDE = frozenset((

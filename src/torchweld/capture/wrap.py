@@ -12,13 +12,16 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from torchweld.base.registry import Registry
+from torchweld.capture.kernels import is_kernel
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import (
+    ArrayValue,
     BoundValue,
     CellValue,
     Const,
@@ -93,7 +96,7 @@ def _by_base(kind: type) -> Wrapper:
     for base, wrapper in _BASES:
         if issubclass(kind, base):
             return wrapper
-    if _is_native_enum(kind) or kind.__module__ == "typing":
+    if _is_native_enum(kind) or kind.__module__ == "typing" or is_kernel(kind):
         return by_identity
     if kind.__flags__ & (1 << 9) and hasattr(kind, "__dictoffset__"):  # a class made in Python
         return _instance
@@ -264,7 +267,8 @@ def _same_constant(a: object, b: object) -> bool:
 
 _FROZEN: tuple[type, ...] = (
     *IMMUTABLE, *IDENTITY, torch.device, torch.finfo, torch.iinfo, range, slice, tuple, frozenset,
-    enum.Enum, re.Pattern, re.Match, torch.memory_format, types.MappingProxyType,
+    enum.Enum, re.Pattern, re.Match, torch.memory_format, types.MappingProxyType, np.generic,
+    np.dtype, np.ufunc,
 )  # fmt: skip
 
 
@@ -442,6 +446,8 @@ def file_key(cap: Capture, x: Value) -> object:
             return ("bound", file_key(cap, x.func), hash_key(x.self_))
         case InstanceValue():
             return _instance_key(cap, x)
+        case ArrayValue():
+            raise refuse("W102", f"a {x.cls().__name__} as a key", cap.loc())
     return hash_key(x)
 
 

@@ -263,9 +263,9 @@ op_call0(TwRun *run, const TwInstr *in)
 }
 
 static int
-op_reduce(TwRun *run, const TwInstr *in)
+op_apply(TwRun *run, const TwInstr *in)
 {
-    return put_new(run, in, PyObject_CallMethod(run->regs[in->src], "__reduce__", NULL));
+    return put_new(run, in, PyObject_CallOneArg(in->obj, run->regs[in->src]));
 }
 
 /* --- checks ------------------------------------------------------------------------------ */
@@ -592,5 +592,5 @@ const TwOp TW_OPS[TW_N_OPS] = {
     [TW_OP_DICT_UNCHANGED] = {"DICT_UNCHANGED", op_dict_unchanged, TW_SRC},
     [TW_OP_ALL_DISTINCT] = {"ALL_DISTINCT", op_all_distinct, TW_OBJ},
     [TW_OP_STATE] = {"STATE", op_state, TW_OBJ | TW_PYTHON},
-    [TW_OP_REDUCE] = {"REDUCE", op_reduce, TW_SRC | TW_DST | TW_PYTHON},
+    [TW_OP_APPLY] = {"APPLY", op_apply, TW_SRC | TW_DST | TW_OBJ | TW_PYTHON},
 };

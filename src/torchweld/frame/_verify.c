@@ -130,6 +130,7 @@ check_operands(TwProgram *p, Py_ssize_t at)
         return PyTuple_CheckExact(in->obj) ? 0 : refuse(at, "obj is not a tuple");
     case TW_OP_CALL0:
     case TW_OP_PREDICATE:
+    case TW_OP_APPLY:
         return PyCallable_Check(in->obj) ? 0 : refuse(at, "obj is not callable");
     case TW_OP_TENSOR:
         in->u.tensor = tw_tensor_spec_new(in->obj);

@@ -68,12 +68,12 @@ class Op(IntEnum):
     DICT_UNCHANGED = 24
     ALL_DISTINCT = 25
     STATE = 26
-    REDUCE = 27
+    APPLY = 27
 
     @property
     def is_access(self) -> bool:
         """Whether the op writes a register."""
-        return self <= Op.CALL0 or self is Op.REDUCE
+        return self <= Op.CALL0 or self is Op.APPLY
 
 
 # class, dtype, device type, device index, layout, requires_grad, sizes, strides; None is "any", and

@@ -5,6 +5,7 @@ One object answers both "how is this loaded" and "what does a guard talk about".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from torchweld.base.intern import Interned
@@ -132,6 +133,18 @@ class Reduced(Source):
 
     def text(self) -> str:
         return f"{self.base.text()}.__reduce__()"
+
+
+class Applied(Source):
+    """fn(base): a function without side effects, such as torch.from_numpy."""
+
+    __slots__ = ("base", "fn")
+    _fields: ClassVar[tuple[str, ...]] = ("base", "fn")
+    base: Source
+    fn: Callable[..., object]
+
+    def text(self) -> str:
+        return f"{getattr(self.fn, '__name__', self.fn)}({self.base.text()})"
 
 
 class TypeOf(Source):

@@ -1,6 +1,7 @@
 """Handlers of functions and methods, by topic. Importing this package fills the tables."""
 
 from torchweld.capture import attrs_callable
+from torchweld.capture.arrays import attributes
 from torchweld.capture.functions import (
     autograd_functions,
     builtin,
@@ -19,7 +20,7 @@ from torchweld.capture.functions import (
 )
 
 __all__ = [
-    "attrs_callable", "autograd_functions", "builtin", "classes", "containers", "effects",
-    "exceptions", "iterators", "objects", "queues", "sets", "stdlib", "texts", "torch_calls",
-    "torch_state",
+    "attributes", "attrs_callable", "autograd_functions", "builtin", "classes", "containers",
+    "effects", "exceptions", "iterators", "objects", "queues", "sets", "stdlib", "texts",
+    "torch_calls", "torch_state",
 ]  # fmt: skip

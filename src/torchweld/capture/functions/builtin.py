@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torchweld.capture import polyfills
+from torchweld.capture.arrays.operators import array_unary
 from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
 from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.comparison import COMPARE, compare, contains
@@ -32,6 +33,7 @@ from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.strings import format_value
 from torchweld.capture.tables import FUNCTIONS, CallHandler, function, klass
 from torchweld.capture.values.base import (
+    ArrayValue,
     BoundValue,
     CellValue,
     Const,
@@ -268,6 +270,9 @@ def format_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None
 
 @function(abs)
 def abs_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if isinstance(args[0], ArrayValue):
+        cap.deliver(array_unary(cap, "abs", args[0]), cont)
+        return
     _tensor_or_real(cap, abs, torch.abs, args, kwargs, cont)
 
 
@@ -368,7 +373,7 @@ def bool_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 def _number(kind: type, special: str) -> CallHandler:
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        if args and isinstance(args[0], TensorValue):
+        if args and isinstance(args[0], TensorValue | ArrayValue):
             raise refuse("W102", f"{kind.__name__}() of a Tensor", cap.loc())
         hook = user_method(cap, args[0], special) if args else None
         if hook is not None:

@@ -11,6 +11,7 @@ import types
 import typing
 from typing import Any
 
+from torchweld.capture.arrays.functions import copied
 from torchweld.capture.attrs_write import set_attr
 from torchweld.capture.functions.builtin import get_attr_or
 from torchweld.capture.instances import load_all_attrs
@@ -19,6 +20,7 @@ from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import function, klass, method
 from torchweld.capture.values.base import (
+    ArrayValue,
     Const,
     DictValue,
     FunctionValue,
@@ -139,6 +141,11 @@ def _copy(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Value:
         return memo[id(x)]
     if isinstance(x, Const | FunctionValue):
         return x
+    if isinstance(x, ArrayValue):
+        made = copied(cap, x)
+        if memo is not None:
+            memo[id(x)] = made
+        return made
     if isinstance(x, TensorValue):
         if memo is None:
             raise refuse("W107", "copy.copy of a Tensor", cap.loc())

@@ -10,12 +10,14 @@ import torch
 import torch.utils.checkpoint
 
 from torchweld.base.errors import InternalError
+from torchweld.capture.arrays.outside import tensor_of
 from torchweld.capture.attrs import from_python
 from torchweld.capture.policy import graph_call
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.tables import FUNCTIONS, function, klass
 from torchweld.capture.values.base import (
+    ArrayValue,
     Const,
     NotConstant,
     TensorValue,
@@ -71,9 +73,11 @@ for _function in _scalars:
     _scalar_metadata(_function)
 
 
-@function(torch.tensor, torch.as_tensor, torch.asarray)
-def tensor(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+def _made_by(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """A tensor made of constants becomes a node; one made of tensors' values is refused."""
+    if args and isinstance(args[0], ArrayValue):
+        tensor_of(cap, fn, args, kwargs, cont)
+        return
     if args and isinstance(args[0], TensorValue):
         if kwargs.get("dtype") is None and kwargs.get("device") is None and len(args) == 1:
             cap.deliver(args[0], cont)
@@ -85,6 +89,10 @@ def tensor(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     except NotConstant:
         raise refuse("W102", "a Tensor made of other Tensors' values", cap.loc()) from None
     graph_call(cap, torch.tensor, args, kwargs, cont)
+
+
+for _maker in (torch.tensor, torch.as_tensor, torch.asarray):
+    FUNCTIONS.add(_maker, functools.partial(_made_by, _maker))
 
 
 @klass(torch.Tensor)

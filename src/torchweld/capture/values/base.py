@@ -12,9 +12,11 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch.fx import Node
 
+from torchweld.capture.arrays.dtypes import NUMPY
 from torchweld.ir.source import Source
 
 
@@ -109,6 +111,27 @@ class TensorValue(Value):
 
     def __repr__(self) -> str:
         return f"Tensor({self.node.name}: {self.fake.dtype}{tuple(self.fake.shape)})"
+
+
+class ArrayValue(Value):
+    """A NumPy array: the tensor that has its memory.
+
+    scalar: it is no array but a NumPy number, which nobody can write to.
+    """
+
+    __slots__ = ("scalar", "tensor")
+
+    def __init__(self, tensor: TensorValue, scalar: bool = False,
+                 source: Source | None = None) -> None:  # fmt: skip
+        super().__init__(source)
+        self.tensor = tensor
+        self.scalar = scalar
+
+    def cls(self) -> type:
+        return NUMPY[self.tensor.fake.dtype].type if self.scalar else np.ndarray
+
+    def __repr__(self) -> str:
+        return f"Array({self.tensor!r})"
 
 
 class Lazy:
