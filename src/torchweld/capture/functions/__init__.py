@@ -16,10 +16,14 @@ from torchweld.capture.functions import (
     texts,
     torch_calls,
     torch_state,
+    transforms,
+    whole,
 )
 
 __all__ = [
     "attrs_callable", "autograd_functions", "builtin", "classes", "containers", "effects",
     "exceptions", "iterators", "objects", "queues", "sets", "stdlib", "texts", "torch_calls",
-    "torch_state",
+    "torch_state", "transforms", "whole",
 ]  # fmt: skip
+
+whole.register()
