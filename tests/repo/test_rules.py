@@ -17,8 +17,8 @@ import torchweld.ir
 ROOT = Path(__file__).resolve().parents[2]
 WITH_TORCH = {
     f"torchweld.ir.{name}"
-    for name in ("fake", "fake_checks", "fake_kernels", "graph", "nested", "predicted", "quiet",
-                 "region", "static_shapes", "torch_functions")
+    for name in ("fake", "fake_checks", "fake_kernels", "fake_memo", "graph", "nested", "predicted",
+                 "quiet", "region", "static_shapes", "torch_functions")
 }
 IR = [
     name
