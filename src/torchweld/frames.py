@@ -20,6 +20,7 @@ from typing import Any
 from weakref import ReferenceType
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from torchweld.base import config, events
 from torchweld.base.collection import collection_paused
@@ -33,6 +34,7 @@ from torchweld.base.errors import (
     UsageTypeError,
     WeldError,
 )
+from torchweld.capture.functions.whole import whole_codes
 from torchweld.capture.guard_build import GuardBuilder, load
 from torchweld.capture.interp import capture
 from torchweld.capture.marks import Mark, current_stance, mark_of
@@ -92,6 +94,8 @@ def prepare() -> None:
     if _ready:
         return
     _ready = True
+    for code in whole_codes():
+        hook.set_quiet(code)
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     samples = [torch.empty(2, 3), torch.empty((), dtype=torch.int64),
                torch.empty(4, 6, dtype=torch.bfloat16)[::2, 1:],
@@ -399,6 +403,8 @@ def _is_skipped(view: FrameView) -> bool:
     fn: Any = view.function
     if code.co_freevars and not (code.co_freevars == ("__class__",) and code.co_argcount):
         return True
+    if view.locals and isinstance(view.locals[0], FunctionCtx):
+        return True  # of autograd: what is written to it is for C to read
     if code.co_name in _COMPREHENSIONS or code.co_filename.startswith("<frozen"):
         return True
     if code in _COMPOSED:

@@ -73,13 +73,6 @@ def test_autograd_function_with_a_context_of_its_own_step():
     check(f, (X,))
 
 
-def test_autograd_function_with_gradients_is_left_to_eager():
-    x = X.clone().requires_grad_()
-    check_refused(doubled, x, code="W103", says="Doubled.apply with gradients")
-    torchweld.compile(doubled)(x).sum().backward()
-    torch.testing.assert_close(x.grad, torch.full_like(X, 2.0))
-
-
 def test_autograd_function_that_returns_its_input_is_left_to_eager():
     check_refused(lambda x: Same.apply(x) + 1, X, code="W107", says="one of its inputs")
 

@@ -7,6 +7,7 @@ import math
 import os
 import warnings
 
+import pytest
 import torch
 import torch.nn.functional as F
 from eager_twin import check, check_refused
@@ -338,3 +339,27 @@ def test_attention_module_in_inference():
             return attention(x, x, x)[0]
 
     check(call, (torch.randn(2, 5, 32),))
+
+
+def test_assertions_about_tensors_are_eagers():
+    def program(x, limit):
+        torch._assert(x.sum() < limit, "too large")
+        return x + 1
+
+    torchweld.reset()
+    compiled = torchweld.compile(program)
+    for _ in range(2):
+        assert torch.equal(compiled(X, 99), X + 1)
+        with pytest.raises(AssertionError, match="too large"):
+            compiled(X, 3)
+
+
+def test_assertions_about_what_is_known():
+    def program(x):
+        torch._assert(x.dim() == 2, "two dimensions")
+        try:
+            torch._assert(x.shape[0] == 7, "seven rows")
+        except AssertionError as error:
+            return x + 1, str(error)
+
+    check(program, (X,))

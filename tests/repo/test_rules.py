@@ -24,6 +24,7 @@ WITH_TORCH = {
         "fake_memo",
         "graph",
         "launches",
+        "nested",
         "predicted",
         "quiet",
         "region",

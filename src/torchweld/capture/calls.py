@@ -40,7 +40,13 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.wrap import complete
-from torchweld.capture.wrappers import DISPATCH, dispatched, watched
+from torchweld.capture.wrappers import (
+    DISPATCH,
+    TRANSFORMS,
+    behind_transform,
+    dispatched,
+    watched,
+)
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code
 from torchweld.frame.program import Dispatcher
@@ -106,6 +112,10 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
         return
     if isinstance(real, types.GenericAlias | typing._GenericAlias):  # type: ignore[attr-defined]
         _call_alias(cap, fn, real.__origin__, args, kwargs, cont, on_raise)
+        return
+    partial = behind_transform(cap, fn)
+    if partial is not None:
+        call_value(cap, partial, args, kwargs, cont, on_raise)
         return
     inner = dispatched(cap, fn, args) or watched(real)
     if inner is not None:
@@ -234,6 +244,7 @@ def _is_plain_function(real: Any) -> bool:
     """Whether nothing but the bytecode of a function says what a call of it does."""
     return (isinstance(real, types.FunctionType) and policy_of(real) is Policy.INLINE
             and watched(real) is None and real.__code__ is not DISPATCH
+            and real.__code__ not in TRANSFORMS
             and _handler_of(real) is None and is_unmarked(real))  # fmt: skip
 
 

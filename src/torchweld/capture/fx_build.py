@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,11 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.fx import Graph, Node
 
+from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
+from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
 from torchweld.capture.late import LateNumber, LateNumbers, takes_late
-from torchweld.capture.state import refuse
+from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.values.base import (
     Const,
     DictValue,
@@ -42,13 +44,20 @@ _MAX_NESTING = 4
 
 
 class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
-    """FakeMode that remembers which inference tensors were written: they count no versions."""
+    """FakeMode that remembers which inference tensors were written: they count no versions.
+
+    draws: how many operators drew random numbers. noted: while watching, what memory was written.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.written: set[int] = set()
+        self.draws = 0
+        self.watching = 0
+        self.noted: set[int] = set()
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.draws += torch.Tag.nondeterministic_seeded in func.tags
         if func._schema.is_mutable:
             for i, place in enumerate(func._schema.arguments):
                 if place.alias_info is not None and place.alias_info.is_write:
@@ -59,8 +68,8 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
     def note(self, given: Any) -> None:
         """These were written."""
         for x in given if isinstance(given, tuple | list) else (given,):
-            if isinstance(x, torch.Tensor) and x.is_inference():
-                self.written.add(_memory(x))
+            if isinstance(x, torch.Tensor) and (x.is_inference() or self.watching):
+                (self.written if x.is_inference() else self.noted).add(_memory(x))
 
 
 def _memory(fake: torch.Tensor) -> int:
@@ -74,7 +83,10 @@ class GraphBuilder:
     """
 
     def __init__(self, late: LateNumbers, force: Callable[[Slot], Value]) -> None:
-        self.graph = Graph()
+        self.root = self.graph = Graph()
+        self.bodies: list[Body] = []
+        self.closed: dict[Graph, Body] = {}
+        self.any_layout = 0  # in how many functions tensors come with strides that are not known
         self.late = late
         self.force = force
         self.places: list[Source | LateNumber] = []
@@ -91,9 +103,9 @@ class GraphBuilder:
     def input(self, real: torch.Tensor, source: Source, make_fake: Callable[[], torch.Tensor] | None
               = None) -> TensorValue:  # fmt: skip
         """A placeholder for a tensor from outside."""
-        with torch.no_grad():
+        with torch.no_grad(), outside_of_transforms():
             fake = make_fake() if make_fake else self.mode.from_tensor(real, static_shapes=True)
-        node = self.graph.placeholder(self._name(source.text()))
+        node = self.root.placeholder(self._name(source.text()))
         node.meta[VAL] = fake
         kind = type(real)
         value = TensorValue(node, fake, kind, source)
@@ -108,7 +120,7 @@ class GraphBuilder:
         """A placeholder for a late number."""
         node = self.numbers.get(id(x))
         if node is None:
-            node = self.numbers[id(x)] = self.graph.placeholder(f"number_{len(self.numbers)}")
+            node = self.numbers[id(x)] = self.root.placeholder(f"number_{len(self.numbers)}")
             node.meta[VAL] = x.now
             self.places.append(x)
         return node
@@ -190,6 +202,14 @@ class GraphBuilder:
                 else:
                     items.append(self.wrap_result(node, item, at, depth + 1))
             return ListValue(items) if isinstance(result, list) else TupleValue(items, type(result))
+        if type(result) is dict and depth < _MAX_NESTING:
+            made = DictValue(dict)
+            for key, item in result.items():
+                part = self.graph.call_function(operator.getitem, (node, key))
+                part.meta[VAL], part.meta[LOC] = item, at
+                made.items[key] = self.wrap_result(part, item, at, depth + 1)
+                made.keys[key] = Const(key)
+            return made
         if isinstance(result, torch.SymInt | torch.SymFloat | torch.SymBool):
             raise refuse("W105", "a size that depends on data", at)
         raise refuse("W107", f"operator result of type {type(result).__name__}", at)
@@ -198,7 +218,7 @@ class GraphBuilder:
         known = self.by_fake.get(id(fake))
         if known is not None:
             return known  # in-place operators and out= return the object that they got
-        if not isinstance(fake, FakeTensor):
+        if not isinstance(fake, FakeTensor) and not (self.bodies and is_transformed(fake)):
             raise refuse("W112", f"tensor subclass {type(fake).__name__}", at)
         if any(isinstance(n, torch.SymInt) for n in fake.shape):
             raise refuse("W105", "a size that depends on data", at)
@@ -207,14 +227,55 @@ class GraphBuilder:
         self.kept.append(fake)
         return value
 
+    # ------------------------------------------------------------------ bodies
+    def open(self, body: Body) -> None:
+        """What is recorded from now on belongs to the graph of `body`."""
+        self.bodies.append(body)
+        self.graph = body.graph
+
+    def close(self, body: Body) -> None:
+        """The end of a body, and of those inside of it that an exception has left."""
+        while body in self.bodies:
+            inner = self.bodies.pop()
+            self.closed[inner.graph] = inner
+        self.graph = self.bodies[-1].graph if self.bodies else self.root
+
+    def graphs(self) -> Iterator[Graph]:
+        """The graph of the frame and those inside of its nodes."""
+        yield self.root
+        yield from self.closed
+
+    def node_of(self, x: TensorValue) -> Node:
+        """The node of a tensor in the graph that is recorded now.
+
+        Errors: GraphBreak for a tensor of a body that has ended.
+        """
+        if x.node.graph is self.graph:
+            return x.node
+        around = [self.root, *(b.graph for b in self.bodies)]
+        if x.node.graph not in around:
+            raise self.left_body(x)
+        node = x.node
+        for body in self.bodies[around.index(x.node.graph) :]:
+            node = body.take(node, x)
+        return node
+
+    def left_body(self, x: TensorValue) -> GraphBreak:
+        """The error of a tensor that outlives the function which a transform has run."""
+        body = self.closed.get(x.node.graph)
+        why = f"a tensor of the function inside {body.name if body else 'a transform'} is kept"
+        if body is None or not body.stop:
+            return refuse("W106", why)
+        return Stuck("W106", why, body.at, body.stop)
+
     # --------------------------------------------------------------- arguments
     def to_fx(self, x: Slot) -> Any:
         """An argument as the graph holds it."""
-        if isinstance(x, LateNumber) and not x.fixed:
+        if isinstance(x, LateNumber) and not x.fixed and not self.bodies:
             return self.number(x)
         if isinstance(x, Const) and isinstance(x.obj, type) and x.obj in _DTYPES:
             return _DTYPES[x.obj]
-        return self._convert(x, lambda t: t.node)
+        return self._convert(x, self.node_of)
 
     def to_fake(self, x: Slot) -> Any:
         """An argument as an operator on fakes gets it."""

@@ -36,6 +36,7 @@ from torchweld.capture.values.base import (
     Lazy,
     TensorValue,
     TupleValue,
+    Value,
 )
 from torchweld.capture.wrap import IMMUTABLE, wrap
 from torchweld.frame.decode import decode
@@ -70,6 +71,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     """
     cap.wrapper = wrap
     cap.caller = call_value
+    cap.inner = run_inner
     grad_mode, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     _guard_state(cap)
     code = decode(fn.__code__)
@@ -139,14 +141,14 @@ def _forget_requires_grad(cap: Capture) -> None:
 def _guard_attention(cap: Capture) -> None:
     """Which kernels attention may use is decided when the graph is compiled."""
     if any(n.target is torch.nn.functional.scaled_dot_product_attention
-           for n in cap.builder.graph.nodes):  # fmt: skip
+           for graph in cap.builder.graphs() for n in graph.nodes):  # fmt: skip
         for getter in ATTENTION.values():
             cap.guard("state", None, (getter, getter()))
 
 
 def _guard_device(cap: Capture) -> None:
     """Which GPU "cuda" is depends on the thread's current device."""
-    if any(_on_current_device(n) for n in cap.builder.graph.nodes):
+    if any(_on_current_device(n) for graph in cap.builder.graphs() for n in graph.nodes):
         cap.guard("state", None, (torch.cuda.current_device, torch.cuda.current_device()))
 
 
@@ -222,6 +224,26 @@ def run(cap: Capture) -> None:
             raise refuse("W116", "the interpreter's own stack is exhausted", cap.loc()) from None
     if cap.frames and not cap.stop:
         raise refuse("W116", f"more than {MAX_STEPS} instructions", cap.loc())
+
+
+def run_inner(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The result of a call that is interpreted to its end before whoever asks goes on.
+
+    Only for what torch itself calls: everything else pushes a frame. Errors: Raised, GraphBreak.
+    """
+    last = cap.stop - 1 if cap.stop else MAX_STEPS
+    base = len(cap.frames)
+    made: list[Value] = []
+    cap.call(fn, args, kwargs, made.append)
+    while len(cap.frames) > base:
+        if cap.steps >= last:
+            raise refuse("W116", "the capture ends inside of a transform", cap.loc())
+        try:
+            _run_frame(cap, last)
+        except Raised as error:
+            if not unwind(cap, error.value, base):
+                raise
+    return made[0]
 
 
 def _run_frame(cap: Capture, last: int) -> None:

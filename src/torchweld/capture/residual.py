@@ -113,6 +113,8 @@ class Residual:
         source = self._inputs.get(id(x))
         if source is not None:
             return self.param(source)
+        if x.node.graph is not self.cap.builder.root:
+            raise self.cap.builder.left_body(x)
         at = self._output_index.get(id(x))
         if at is None:
             at = self._output_index[id(x)] = len(self.outputs)

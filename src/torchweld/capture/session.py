@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from torchweld.base.errors import InternalError
+from torchweld.base.errors import GraphBreak, InternalError
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.late import LateNumbers
@@ -175,6 +175,8 @@ class Capture:
         self.substituted: set[int] = set()  # ids of functions whose stand-ins are interpreted
         self.wrapper: Callable[[Capture, object, Source], Value] | None = None
         self.caller: Callable[..., None] | None = None
+        self.inner: Callable[..., Value] | None = None
+        self.pure: list[int] = []  # ages from which on objects may be changed, innermost last
 
     # -------------------------------------------------------------- locations
     @property
@@ -295,7 +297,11 @@ class Capture:
         return self.born.get(id(value), (value, 0))[1]
 
     def mark(self, cell: Mutable) -> None:
-        """The frame changed this object."""
+        """The frame changed this object. Errors: GraphBreak inside of a function that torch runs
+        later, or more than once, for what is not its own."""
+        if self.pure and cell.age < self.pure[-1]:
+            raise GraphBreak("W106", "a side effect of a function that torch calls later",
+                             at=self.loc())  # fmt: skip
         cell.changed = True
         self.changed.setdefault(cell, None)
 

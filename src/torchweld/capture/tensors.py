@@ -38,6 +38,7 @@ _METADATA_METHODS = frozenset((
     "is_floating_point", "is_complex", "is_signed", "get_device", "storage_offset", "is_inference",
     "is_conj", "is_neg", "is_same_size", "is_set_to", "type", "has_names", "is_shared",
 ))  # fmt: skip
+_LAYOUT = frozenset(("stride", "is_contiguous", "storage_offset"))
 _READS_DATA = frozenset((
     "item", "tolist", "__array__", "__bool__", "__int__", "__float__", "__index__",
     "__complex__", "__contains__", "__repr__", "__str__", "__format__", "is_nonzero",
@@ -115,6 +116,8 @@ def metadata_call(name: str) -> Any:
         cap.reads_inference |= name == "is_inference"
         if not isinstance(tensor, TensorValue):
             raise raised(TypeError, f"Tensor.{name} of {tensor.cls().__name__}")
+        if name in _LAYOUT and cap.builder.any_layout:
+            raise refuse("W107", f"Tensor.{name} in a backward", cap.loc())
         try:
             rest = [_fake_or_constant(cap, a) for a in args[1:]]
             named = {k: _fake_or_constant(cap, v) for k, v in kwargs.items()}

@@ -8,8 +8,10 @@ import reprlib
 import types
 from typing import Any
 
+from torchweld.capture.attrs import closure_of
 from torchweld.capture.session import Capture
-from torchweld.capture.values.base import Const, Value
+from torchweld.capture.values.base import Const, PartialValue, Value, constant
+from torchweld.ir.nested import transformed
 from torchweld.ir.source import Attr
 
 # wrappers that only watch for endless recursion
@@ -25,6 +27,24 @@ _COUNTED = {
     ("torch._dynamo.mutation_guard", "patched_init"): "init",
     ("torch._dynamo.mutation_guard", "patched_setstate"): "setstate",
 }
+
+# code of functions that torch.func and torch.vmap have made -> (what made them, its parameters)
+TRANSFORMS: dict[types.CodeType, tuple[Any, tuple[str, ...]]] = {}
+
+
+def behind_transform(cap: Capture, fn: Const) -> PartialValue | None:
+    """What a function does that torch.func or torch.vmap has made, said in one call; or None."""
+    real: Any = fn.obj
+    found = TRANSFORMS.get(getattr(real, "__code__", None))  # type: ignore[arg-type]
+    if found is None:
+        return None
+    api, names = found
+    cells = closure_of(cap, real, fn.source)
+    given = {n: cap.force(cells[n].contents) for n in names if n in cells}
+    inner = given.pop("func")
+    options = tuple((n, constant(cap.unwrap(x))) for n, x in given.items())
+    args: list[Value] = [Const(api), Const(options), inner]
+    return PartialValue(Const(transformed), args, {}, functools.partial)
 
 
 def watched(real: Any) -> Any:

@@ -97,6 +97,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Unsupported("W201", f"higher-order operator {func}", at=self.loc)
         if func in _LIFTS and not isinstance(args[0], FakeTensor):
             return self._constant(args[0])
+        if func is _TO_COPY and not isinstance(args[0], Tensor):  # a number inside of vmap
+            return self._number(args[0], kwargs)
         args, kwargs = self._with_scalars(args), self._with_scalars(kwargs)
         decomposed = self._decompose(func, args, kwargs)
         if decomposed is not NotImplemented:
@@ -110,6 +112,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             numbers = read_constant(value, self.loc)
             with self:
                 return write_constant(value, numbers, self.loc)
+
+    def _number(self, x: Any, kwargs: dict[str, Any]) -> Any:
+        """A tensor without dimensions."""
+        dtype = kwargs.get("dtype") or torch.tensor(x).dtype
+        with self, below_functionalization():
+            return aten.full.default([], x, dtype=dtype, device=kwargs.get("device"))
 
     def _with_scalars(self, x: Any) -> Any:
         """`x` with constants for real 0-d tensors: what torch makes of a number, as in x[0] = 1."""

@@ -22,6 +22,7 @@ _QUERIES = frozenset(
         aten.is_contiguous.memory_format,
         aten.is_strides_like_format.default,
         aten.is_non_overlapping_and_dense.default,
+        aten.is_same_size.default,
         aten.size.default,
         aten.sym_size.default,
         aten.stride.default,

@@ -17,10 +17,14 @@ from torchweld.capture.functions import (
     texts,
     torch_calls,
     torch_state,
+    transforms,
+    whole,
 )
 
 __all__ = [
     "attributes", "attrs_callable", "autograd_functions", "builtin", "classes", "containers",
     "effects", "exceptions", "iterators", "objects", "queues", "sets", "stdlib", "texts",
-    "torch_calls", "torch_state",
+    "torch_calls", "torch_state", "transforms", "whole",
 ]  # fmt: skip
+
+whole.register()

@@ -1,28 +1,41 @@
-"""torch.autograd.Function: without gradients, `apply` is a call of `forward`."""
+"""torch.autograd.Function.
+
+Without gradients, `apply` is a call of `forward`. With gradients, it is a node that holds the
+graphs of `forward` and `backward`, which autograd runs as it runs the two functions.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from torch.autograd.function import FunctionCtx
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from torchweld.capture import polyfills
+from torchweld.capture.bodies import Body, in_transform
+from torchweld.capture.inner import inner_call, new_body, record, repeatable, runner
+from torchweld.capture.modes import SET_GRAD
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.tables import function
 from torchweld.capture.values.base import (
     Const,
     InstanceValue,
+    ListValue,
     TensorValue,
     TupleValue,
     Value,
     boolean,
+    is_constant,
 )
+from torchweld.ir.nested import CustomFunction
 
 _OWN_CONTEXT = torch.autograd.Function.setup_context
 # written in C from torch 2.14 on
 _APPLY: Any = torch.autograd.Function.apply
+_ONCE = once_differentiable(lambda ctx: None).__code__
+# what forward tells its context, and what it says when it is not asked
+_UNUSUAL: dict[str, object] = {"materialize_grads": True, "dirty_tensors": ()}
 
 
 @function(getattr(_APPLY, "__func__", _APPLY))
@@ -37,17 +50,140 @@ def apply(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont 
     real: Any = kind.obj
     given = [cap.unwrap(a) for a in given]
     needs = [isinstance(a, TensorValue) and a.fake.requires_grad for a in given]
-    if torch.is_grad_enabled() and any(needs):
-        raise refuse("W103", f"{real.__qualname__}.apply with gradients", cap.loc())
-
-    def finish(made: Value) -> None:
-        outputs = made.items if isinstance(made, TupleValue) else [made]
-        if any(out is a for out in outputs for a in given if isinstance(a, TensorValue)):
-            raise refuse("W107", f"{real.__qualname__} returns one of its inputs", cap.loc())
-        cap.deliver(made, cont)
-
     context = InstanceValue(FunctionCtx)
     context.attrs["needs_input_grad"] = TupleValue([boolean(n) for n in needs])
+    if torch.is_grad_enabled() and any(needs):
+        if in_transform():
+            raise refuse("W103", f"{real.__qualname__}.apply inside of a transform", cap.loc())
+        cap.deliver(_with_gradients(cap, kind, context, given), cont)
+        return
+
+    def finish(made: Value) -> None:
+        _check_outputs(cap, real, made, given)
+        cap.deliver(made, cont)
+
+    cap.call(_forward(real), [kind, context, *given], {}, finish)
+
+
+def _forward(real: Any) -> Value:
     separate = real.setup_context is not _OWN_CONTEXT
-    call = polyfills.apply_and_set_up if separate else polyfills.apply_forward
-    cap.call(Const(call), [kind, context, *given], {}, finish)
+    return Const(polyfills.apply_and_set_up if separate else polyfills.apply_forward)
+
+
+def _outputs(made: Value) -> list[Any]:
+    return list(made.items) if isinstance(made, TupleValue) else [made]
+
+
+def _check_outputs(cap: Capture, real: Any, made: Value, given: list[Value]) -> None:
+    if any(out is a for out in _outputs(made) for a in given if isinstance(a, TensorValue)):
+        raise refuse("W107", f"{real.__qualname__} returns one of its inputs", cap.loc())
+
+
+def _with_gradients(cap: Capture, kind: Const, context: InstanceValue,
+                    given: list[Value]) -> Value:  # fmt: skip
+    """The result of `apply`, as one node. Errors: GraphBreak, Raised."""
+    builder, real = cap.builder, kind.obj
+    assert isinstance(real, type)
+    tensors = [x for x in given if isinstance(x, TensorValue)]
+    own = list({id(x): x for x in tensors}.values())
+    forward = new_body(cap, f"{real.__qualname__}.forward")
+    backward = new_body(cap, f"{real.__qualname__}.backward")
+    nodes = [builder.node_of(x) for x in own]
+    try:
+        builder.open(forward)
+        for node, x in zip(nodes, own, strict=True):
+            forward.take(node, x)
+        made = inner_call(cap, _forward(real), [kind, context, *given], {})
+        _check_outputs(cap, real, made, forward.free)  # type: ignore[arg-type]
+        _check_kinds(cap, real, made)
+        fixed = _fixed(cap, context, made)
+        _capture_backward(cap, backward, kind, context, made, given)
+        forward.graph.output((builder.to_fx(made), list(backward.taken)))
+    finally:
+        builder.close(forward)
+    places = tuple(own.index(x) for x in tensors)
+    target = CustomFunction(real.__name__, runner(forward), runner(backward), places,
+                            fixed, _is_once(real))  # fmt: skip
+    free = forward.free[len(own) :]
+    with builder.mode:
+        out = target([x.fake for x in own], [x.fake for x in free])
+    return record(cap, target, (nodes, [builder.node_of(x) for x in free]), out)
+
+
+def _is_once(real: Any) -> bool:
+    """Whether its gradients have no gradients."""
+    return getattr(real.backward, "__code__", None) is _ONCE
+
+
+def _check_kinds(cap: Capture, real: Any, made: Value) -> None:
+    outs = _outputs(made)
+    tensors = [x for x in outs if isinstance(x, TensorValue)]
+    if len({id(x) for x in tensors}) != len(tensors) or not all(
+            isinstance(x, TensorValue) or is_constant(x) for x in outs):  # fmt: skip
+        raise refuse("W107", f"{real.__qualname__} returns an unusual result", cap.loc())
+
+
+def _said(context: InstanceValue, name: str) -> Value | None:
+    return context.attrs.get(name)
+
+
+def _fixed(cap: Capture, context: InstanceValue, made: Value) -> tuple[int, ...]:
+    """The positions of the results that are marked as not differentiable."""
+    for name, usual in _UNUSUAL.items():
+        found = _said(context, name)
+        plain = isinstance(found, Const) and found.obj == usual
+        if found is not None and not plain and not (isinstance(found, TupleValue)
+                                                    and not found.items):  # fmt: skip
+            raise refuse("W107", f"a context of an autograd.Function with {name}", cap.loc())
+    marked = _said(context, "non_differentiable")
+    items = marked.items if isinstance(marked, TupleValue) else []
+    outs = _outputs(made)
+    return tuple(i for i, x in enumerate(outs) if any(x is m for m in items))
+
+
+def _capture_backward(cap: Capture, body: Body, kind: Const, context: InstanceValue, made: Value,
+                      given: list[Value]) -> None:  # fmt: skip
+    """The graph of `backward`, which runs later: it reads what it needs from `forward`'s."""
+    builder, real = cap.builder, kind.obj
+    twin = InstanceValue(FunctionCtx)
+    saved = _said(context, "to_save")
+    twin.attrs.update(context.attrs)
+    twin.attrs["saved_tensors"] = saved if isinstance(saved, TupleValue) else TupleValue([])
+    builder.open(body)
+    builder.any_layout += 1
+    try:
+        with torch.no_grad(), torch._C._DisableAutocast(), repeatable(
+                cap, (body,), f"a side effect of {body.name}"):  # fmt: skip
+            grads: list[Value] = [_gradient_of(cap, body, x) for x in _outputs(made)]
+            twin.age = cap.pure[-1]
+            result = inner_call(cap, Const(real.backward), [twin, *grads], {})  # type: ignore[attr-defined]
+            body.graph.output(builder.to_fx(ListValue(_returned(cap, body, result, given))))
+    finally:
+        builder.any_layout -= 1
+        builder.close(body)
+    if not _is_once(real) and any(n.target is SET_GRAD for n in body.graph.nodes):
+        raise refuse("W106", f"{body.name} sets the grad mode", cap.loc())
+
+
+def _gradient_of(cap: Capture, body: Body, out: Any) -> Value:
+    """What backward gets for a result: a tensor like it."""
+    if not isinstance(out, TensorValue):
+        return Const(None)
+    with cap.builder.mode:
+        fake = torch.empty_like(out.fake)
+    cap.builder.kept.append(fake)
+    return TensorValue(body.input(fake), fake)
+
+
+def _returned(cap: Capture, body: Body, result: Value, given: list[Value]) -> list[Any]:
+    """The gradients of the tensors among the arguments of `forward`."""
+    found = list(result.items) if isinstance(result, TupleValue | ListValue) else [result]
+    grads = [cap.force(x) for x in found]
+    rest = grads[len(given) :]
+    if len(grads) < len(given) or not all(isinstance(x, Const) and x.obj is None for x in rest):
+        raise refuse("W107", f"{body.name} returns {len(grads)} gradients", cap.loc())
+    for grad, x in zip(grads, given, strict=False):
+        none = isinstance(grad, Const) and grad.obj is None
+        if not none and not (isinstance(grad, TensorValue) and isinstance(x, TensorValue)):
+            raise refuse("W107", f"{body.name} returns a {grad.cls().__name__}", cap.loc())
+    return [g for g, x in zip(grads, given, strict=False) if isinstance(x, TensorValue)]

@@ -119,7 +119,7 @@ _CHECKPOINT = frozenset(inspect.signature(torch.utils.checkpoint.checkpoint).par
 
 
 @function(torch.autograd.grad, torch.autograd.backward, torch.save, torch.load, torch.compile,
-          torch.equal, torch.allclose, torch.vmap)  # fmt: skip
+          torch.equal, torch.allclose)  # fmt: skip
 def outside(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     raise refuse("W103", "a function that needs real tensors or the whole program", cap.loc())
 

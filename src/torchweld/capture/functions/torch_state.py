@@ -101,7 +101,7 @@ _answer(False, torch.jit.is_scripting, torch.jit.is_tracing,  # type: ignore[att
         marks.is_exporting,
         torch._C._is_torch_function_all_disabled, torch.overrides.is_tensor_method_or_property)
 _answer(None, torch._C._log_api_usage_once, torch.compiler.cudagraph_mark_step_begin,
-        torch._assert, torch.amp.autocast_mode._enter_autocast, marks.cudagraph_mark_step_begin,
+        torch.amp.autocast_mode._enter_autocast, marks.cudagraph_mark_step_begin,
         *((_DYNAMO, fn.__name__) for fn in marks.SIZE_MARKS), *marks.SIZE_MARKS)
 _answer(False, torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
         torch.overrides.has_torch_function_variadic)
@@ -167,6 +167,8 @@ def make_inference_mode(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | N
 @function(vars(torch._C._InferenceMode)["__enter__"].__func__)
 def enter_inference_mode(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     (mode,), _ = _constants(cap, [_attr(args[0], "mode")], {})
+    if cap.builder.bodies:
+        raise refuse("W107", "inference mode inside of a transform", cap.loc())
     if args[0] in cap.inference or type(mode) is not bool:
         raise refuse("W107", "an inference mode entered twice, or not set to a bool", cap.loc())
     opened, undo = enter(mode)

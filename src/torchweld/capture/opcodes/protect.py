@@ -22,10 +22,13 @@ from torchweld.capture.values.base import (
 from torchweld.frame.instr import Instr
 
 
-def unwind(cap: Capture, exc: Value) -> bool:
-    """Find the handler of an exception, frame by frame. False: it leaves the captured frame."""
+def unwind(cap: Capture, exc: Value, base: int = 0) -> bool:
+    """Find the handler of an exception, frame by frame. False: it leaves the captured frame.
+
+    base: how many of the outermost frames are not looked at.
+    """
     _chain(cap, exc)
-    while cap.frames:
+    while len(cap.frames) > base:
         f = cap.frames[-1]
         at = f.ip - 1
         row = f.code.handler(at)

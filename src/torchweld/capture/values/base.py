@@ -8,6 +8,7 @@ says that the real object (if it has a source) must be brought up to date at the
 from __future__ import annotations
 
 import collections
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -168,15 +169,27 @@ class IdKey:
         return isinstance(other, IdKey) and other.value is self.value
 
 
-class Mutable(Value):
-    """A cell of the abstract heap. `real`: the object itself when it came from outside."""
+_ages = itertools.count()
 
-    __slots__ = ("changed", "real")
+
+def next_age() -> int:
+    """The age of what is made next."""
+    return next(_ages)
+
+
+class Mutable(Value):
+    """A cell of the abstract heap. `real`: the object itself when it came from outside.
+
+    age: a number that is larger for what was met or made later.
+    """
+
+    __slots__ = ("age", "changed", "real")
 
     def __init__(self, source: Source | None = None, real: object = None) -> None:
         super().__init__(source)
         self.real = real
         self.changed = False
+        self.age = next(_ages)
 
 
 class ListValue(Mutable):

@@ -1,0 +1,147 @@
+"""What a graph node calls that holds a graph of its own: functions of the user's that torch runs.
+
+The body is the captured function: its inputs are the tensors among the arguments, in order, then
+the tensors that it uses without being given them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from torch import Tensor
+from torch._functorch.eager_transforms import jvp, vjp
+from torch.autograd.function import Function, once_differentiable
+
+Body = Callable[..., Any]
+
+
+def tensors_in(x: Any) -> list[Tensor]:
+    """The tensors in nested tuples, lists and dicts, in order."""
+    if isinstance(x, Tensor):
+        return [x]
+    if isinstance(x, (tuple, list)):
+        return [leaf for item in x for leaf in tensors_in(item)]
+    if isinstance(x, dict):
+        return [leaf for item in x.values() for leaf in tensors_in(item)]
+    return []
+
+
+class Nested:
+    """A callable with the name that FX writes into the code of a graph."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = self.__qualname__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+class Transformed(Nested):
+    """api(body, **options)(*args, **kwargs), of a function such as torch.vmap."""
+
+    def __init__(self, api: Callable[..., Any], options: dict[str, Any], body: Body) -> None:
+        super().__init__(api.__name__)
+        self.api = api
+        self.options = options
+        self.body = body
+
+    def __call__(self, args: Sequence[Any], kwargs: dict[str, Any], free: Sequence[Tensor]) -> Any:
+        def inner(*given: Any, **named: Any) -> Any:
+            return self.body(*tensors_in((given, named)), *free)
+
+        return self.api(inner, **self.options)(*args, **kwargs)
+
+
+def transformed(api: Any, options: tuple[tuple[str, Any], ...], func: Any, *args: Any,
+                **kwargs: Any) -> Any:  # fmt: skip
+    """Call a function that `api` has made of another."""
+    return api(func, **dict(options))(*args, **kwargs)
+
+
+def jvp_of(func: Any, **options: Any) -> Callable[..., Any]:
+    """torch.func.jvp with the function apart from the numbers."""
+    return lambda primals, tangents: jvp(func, primals, tangents, **options)
+
+
+def vjp_value(func: Any, **options: Any) -> Callable[..., Any]:
+    """What torch.func.vjp gives beside the function that takes cotangents."""
+
+    def call(*primals: Any) -> Any:
+        out, _, *aux = vjp(func, *primals, **options)
+        return (out, *aux) if aux else out
+
+    return call
+
+
+class CustomFunction(Nested):
+    """A torch.autograd.Function whose forward and backward are graphs.
+
+    forward(*own, *free) gives (results, saved); backward(*gradients, *saved) gives the gradients of
+    the tensors among the arguments. places: for each of these, which of `own` it is. fixed: results
+    that are not differentiable. once: gradients have no gradients.
+    """
+
+    def __init__(self, name: str, forward: Body, backward: Body, places: tuple[int, ...],
+                 fixed: tuple[int, ...], once: bool) -> None:  # fmt: skip
+        super().__init__(name)
+        self.forward = forward
+        self.backward = backward
+        self.places = places
+        self.fixed = fixed
+        self.function = _kind_of(name, once)
+
+    def __call__(self, own: Sequence[Tensor], free: Sequence[Tensor]) -> Any:
+        # autograd does not look into the list: nobody gets a gradient through it
+        return self.function.apply(self, [*own, *free], *(own[i] for i in self.places))
+
+
+class _Custom(Function):
+    @staticmethod
+    def forward(ctx: Any, node: CustomFunction, inputs: list[Tensor], *own: Tensor) -> Any:
+        n = max(node.places, default=-1) + 1
+        by_place = dict(zip(node.places, own, strict=True))
+        out, saved = node.forward(*(by_place[i] for i in range(n)), *inputs[n:])
+        ctx.node = node
+        ctx.save_for_backward(*saved)
+        results = out if isinstance(out, tuple) else (out,)
+        ctx.mark_non_differentiable(*(results[i] for i in node.fixed))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        given = [g for g in gradients if isinstance(g, Tensor)]
+        return (None, None, *ctx.node.backward(*given, *ctx.saved_tensors))
+
+
+class _CustomOnce(_Custom):
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return _Custom.backward(ctx, *gradients)
+
+
+@lru_cache(256)
+def _kind_of(name: str, once: bool) -> Any:
+    """A class whose node in the autograd graph has the name that the user's would have."""
+    return type(name, (_CustomOnce if once else _Custom,), {})
+
+
+class Pulled(Nested):
+    """The function that torch.func.vjp gives, applied: the forward runs inside of it."""
+
+    def __init__(self, options: dict[str, Any], body: Body) -> None:
+        super().__init__("vjp_pulled")
+        self.options = options
+        self.body = body
+
+    def __call__(self, primals: Sequence[Any], free: Sequence[Tensor], *cotangents: Any,
+                 **kwargs: Any) -> Any:  # fmt: skip
+        def inner(*given: Any) -> Any:
+            return self.body(*tensors_in(given), *free)
+
+        return vjp(inner, *primals, **self.options)[1](*cotangents, **kwargs)
