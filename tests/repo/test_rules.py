@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WITH_TORCH = {
     f"torchweld.ir.{name}"
     for name in ("fake", "fake_checks", "fake_kernels", "graph", "predicted", "quiet", "region",
-                 "static_shapes", "torch_functions")
+                 "size_node", "static_shapes", "torch_functions")
 }
 IR = [
     name

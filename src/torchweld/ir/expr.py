@@ -7,6 +7,7 @@ nearly always the same object. Python's operators build; nothing here evaluates 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import gcd
@@ -365,19 +366,14 @@ def _mul(a: Expr, b: Expr) -> Expr:
 
 
 def _scale(a: Expr, n: int) -> Expr:
-    if n == 1:
-        return a
-    if n == 0:
-        return ZERO
+    if n in (0, 1):
+        return a if n else ZERO
     if isinstance(a, Int):
         return _int(a.n * n)
     if isinstance(a, Poly):
         scaled = tuple((c * n, m) for c, m in a.terms)
-        return (
-            scaled[0][1][0]
-            if scaled[0][0] == 1 and len(scaled) == len(scaled[0][1]) == 1
-            else Poly.make(scaled)
-        )
+        only = scaled[0][0] == 1 and len(scaled) == len(scaled[0][1]) == 1
+        return scaled[0][1][0] if only else Poly.make(scaled)
     return Poly.make(((n, (a,)),))
 
 
@@ -464,6 +460,10 @@ def _symbolic_div(a: Expr, b: Expr) -> tuple[Expr, Expr]:
         return ONE, ZERO
     if b.hi is not None and b.hi == b.lo and b.hi > 0:
         return _floordiv(a, _int(b.hi)), _mod(a, _int(b.hi))
+    common = _common_factor(a, b)
+    if common is not None:
+        scale, small, divisor = common
+        return _floordiv(small, divisor), _mul(_mod(small, divisor), scale)
     exact: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for m, c in terms_of(a).items():
@@ -479,6 +479,21 @@ def _symbolic_div(a: Expr, b: Expr) -> tuple[Expr, Expr]:
         return from_terms(exact), from_terms(rest)
     r = from_terms(rest)
     return from_terms(_sum(exact, {(FloorDiv.make(r, b),): 1}, 1)), Mod.make(r, b)
+
+
+def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr] | None:
+    """(g, x, y) with a = g*x and b = g*y, where g is a product of a number and positive atoms."""
+    terms = (terms_of(a), terms_of(b))
+    number = gcd(*(c for t in terms for c in t.values()))
+    shared: list[Expr] = []
+    for f in dict.fromkeys(next(iter(terms[1]))):
+        if f.lo is not None and f.lo > 0:
+            shared += [f] * min(m.count(f) for t in terms for m in t)
+    if number == 1 and not shared:
+        return None
+    x, y = (from_terms({tuple((Counter(m) - Counter(shared)).elements()): c // number
+                        for m, c in t.items()}) for t in terms)  # fmt: skip
+    return from_terms({tuple(sorted(shared, key=Expr.text)): number}), x, y
 
 
 def _mod(a: Expr, b: Expr) -> Expr:
