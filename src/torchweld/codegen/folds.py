@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_types import COMPUTED
+from torchweld.codegen.sizes import likely
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Int
 from torchweld.ir.loop import Nest
@@ -62,7 +63,8 @@ def collected(n: Nest, by_lane: bool) -> DType:
         return DType.F64  # as in eager: a scan can be long, and is one chain
     count = 1
     for a in r.axes:
-        count *= a.size.n if isinstance(a.size, Int) else 1
+        n = a.size
+        count *= n.n if isinstance(n, Int) else n.hi or (LONG_COLUMN if by_lane else likely(n) * 16)
     return DType.F64 if count >= (LONG_COLUMN if by_lane else LONG_ROW) else dtype
 
 

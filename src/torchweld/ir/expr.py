@@ -105,6 +105,14 @@ class Sym(Expr):
         _set(self, self.name, self.smin, self.smax)
 
 
+class SizeSym(Sym):
+    """A size that is known when a call begins. hint: its likely value; only costs depend on it."""
+
+    __slots__ = ("hint",)
+    _fields: ClassVar[tuple[str, ...]] = ("name", "smin", "smax", "hint")
+    hint: int
+
+
 class Ind(Expr):
     """The value of an integer scalar at run time (an index that was loaded), with its bounds."""
 
@@ -582,6 +590,16 @@ def evaluate(e: Expr, env: Mapping[Expr, int]) -> int:
             return evaluate(e.num, env) % evaluate(e.den, env)
         case _:
             return env[e]
+
+
+def hinted(e: Expr) -> int | None:
+    """The likely value of `e`, if it is made of sizes alone."""
+    if isinstance(e, Int):
+        return e.n
+    found = atoms(e)
+    if not all(isinstance(a, SizeSym) for a in found):
+        return None
+    return evaluate(e, {a: a.hint for a in found if isinstance(a, SizeSym)})
 
 
 def stride_of(e: Expr, sym: Expr) -> Expr | None:
