@@ -112,8 +112,8 @@ class Assembler:
         if len(g.readings) != len(g.sizes):
             raise InternalError(f"sizes {g.sizes}, but only {len(g.readings)} readings")
         readings = tuple((r.kind, r.input, r.dim) for r in g.readings)
-        least = tuple(0 if s.smin is None else s.smin for s in g.sizes)
-        return Sizes(readings, least, tuple(self._table.code), tuple(self._patches))
+        bounds = tuple((s.smin, s.smax) for s in g.sizes)
+        return Sizes(readings, bounds, tuple(self._table.code), tuple(self._patches))
 
     def _tensor(self, b: Buffer) -> int:
         """The number of `b`, given memory at its first use."""

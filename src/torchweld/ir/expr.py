@@ -7,13 +7,13 @@ nearly always the same object. Python's operators build; nothing here evaluates 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import gcd
 from typing import ClassVar
 
 from torchweld.base.intern import Interned
+from torchweld.ir import symbolic_div
 
 Monomial = tuple["Expr", ...]
 
@@ -111,6 +111,14 @@ class SizeSym(Sym):
     __slots__ = ("hint",)
     _fields: ClassVar[tuple[str, ...]] = ("name", "smin", "smax", "hint")
     hint: int
+
+
+class LoopSym(Sym):
+    """A loop index below `size`, which is symbolic."""
+
+    __slots__ = ("size",)
+    _fields: ClassVar[tuple[str, ...]] = ("name", "smin", "smax", "size")
+    size: Expr
 
 
 class Ind(Expr):
@@ -255,7 +263,10 @@ def as_expr(x: Expr | int) -> Expr:
 
 def index_symbol(name: str, size: Expr) -> Sym:
     """The loop index `name` that runs over 0 <= name < size."""
-    return Sym.make(name, 0, None if size.hi is None else max(size.hi - 1, 0))
+    hi = None if size.hi is None else max(size.hi - 1, 0)
+    if isinstance(size, Int):
+        return Sym.make(name, 0, hi)
+    return LoopSym.make(name, 0, hi, size)
 
 
 def terms_of(e: Expr) -> dict[Monomial, int]:
@@ -297,7 +308,9 @@ def _split_terms(terms: Iterable[Monomial]) -> int:
     """How many terms are a quotient or a remainder."""
     n = 0
     for m in terms:
-        if len(m) == 1 and m[0].__class__ in _SPLIT:
+        if len(m) == 1:
+            n += m[0].__class__ in _SPLIT
+        elif any(f.__class__ is Mod and not f.den.is_const for f in m):  # type: ignore[attr-defined]
             n += 1
     return n
 
@@ -322,6 +335,7 @@ def _join(terms: dict[Monomial, int]) -> dict[Monomial, int]:
 
 def _joined(terms: dict[Monomial, int], m: Monomial, c: int) -> Iterator[dict[Monomial, int]]:
     """Other ways to write the sum, each by an identity on the term `m`."""
+    yield from symbolic_div.joined(terms, m, c)
     if len(m) != 1 or not isinstance(m[0], FloorDiv | Mod) or not isinstance(m[0].den, Int):
         return
     x, b = m[0].num, m[0].den
@@ -426,7 +440,7 @@ def _floordiv(a: Expr, b: Expr) -> Expr:
     if b is ONE or a is ZERO:
         return a
     if not isinstance(b, Int):
-        return _symbolic_div(a, b)[0]
+        return ONE if a is b else symbolic_div.symbolic_div(a, b)[0]
     n = b.n
     if n <= 0:
         raise ValueError(f"division of {a.text()} by {n}")
@@ -455,60 +469,20 @@ def _quotient(terms: dict[Monomial, int], b: int) -> Expr:
         g, x, _ = split
         return _floordiv(x, _int(b // g))
     a = from_terms(terms)
-    if isinstance(a, FloorDiv) and isinstance(a.den, Int):
-        return _floordiv(a.num, _int(a.den.n * b))
+    if isinstance(a, FloorDiv):
+        if isinstance(a.den, Int):
+            return _floordiv(a.num, _int(a.den.n * b))
+        return _floordiv(_floordiv(a.num, _int(b)), a.den)
     if isinstance(a, Mod) and isinstance(a.den, Int) and a.den.n % b == 0:
         return _mod(_floordiv(a.num, _int(b)), _int(a.den.n // b))
     return FloorDiv.make(a, _int(b))
-
-
-def _symbolic_div(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """Quotient and remainder by a positive size: terms that contain it divide exactly."""
-    if a is b:
-        return ONE, ZERO
-    if b.hi is not None and b.hi == b.lo and b.hi > 0:
-        return _floordiv(a, _int(b.hi)), _mod(a, _int(b.hi))
-    common = _common_factor(a, b)
-    if common is not None:
-        scale, small, divisor = common
-        return _floordiv(small, divisor), _mul(_mod(small, divisor), scale)
-    exact: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    for m, c in terms_of(a).items():
-        if b in m:
-            at = m.index(b)
-            exact[m[:at] + m[at + 1 :]] = c
-        else:
-            rest[m] = c
-    if not rest:
-        return from_terms(exact), ZERO
-    lo, hi = _range((c, m) for m, c in rest.items())
-    if lo is not None and hi is not None and lo >= 0 and b.lo is not None and hi < b.lo:
-        return from_terms(exact), from_terms(rest)
-    r = from_terms(rest)
-    return from_terms(_sum(exact, {(FloorDiv.make(r, b),): 1}, 1)), Mod.make(r, b)
-
-
-def _common_factor(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr] | None:
-    """(g, x, y) with a = g*x and b = g*y, where g is a product of a number and positive atoms."""
-    terms = (terms_of(a), terms_of(b))
-    number = gcd(*(c for t in terms for c in t.values()))
-    shared: list[Expr] = []
-    for f in dict.fromkeys(next(iter(terms[1]))):
-        if f.lo is not None and f.lo > 0:
-            shared += [f] * min(m.count(f) for t in terms for m in t)
-    if number == 1 and not shared:
-        return None
-    x, y = (from_terms({tuple((Counter(m) - Counter(shared)).elements()): c // number
-                        for m, c in t.items()}) for t in terms)  # fmt: skip
-    return from_terms({tuple(sorted(shared, key=Expr.text)): number}), x, y
 
 
 def _mod(a: Expr, b: Expr) -> Expr:
     if b is ONE or a is ZERO:
         return ZERO
     if not isinstance(b, Int):
-        return _symbolic_div(a, b)[1]
+        return ZERO if a is b else symbolic_div.symbolic_div(a, b)[1]
     n = b.n
     if n <= 0:
         raise ValueError(f"remainder of {a.text()} by {n}")

@@ -180,13 +180,13 @@ class Sizes:
     """What of a Program depends on the sizes of its inputs; the numbers in it are those of hints.
 
     readings: the symbols, each (kind, input, dim): "size" or "stride" of a dimension, or "number",
-    the one element of the input. They are the first rows of the table. least: the smallest value of
-    each that the Program is right for.
+    the one element of the input. They are the first rows of the table. bounds: the least and the
+    largest value of each that the Program is right for, None if there is none.
     code: a postfix program of (operation, number) that computes the other rows; see program_sizes.
     """
 
     readings: tuple[tuple[str, int, int], ...]
-    least: tuple[int, ...]
+    bounds: tuple[tuple[int | None, int | None], ...]
     code: tuple[tuple[str, int], ...]
     patches: tuple[Patch, ...]
 

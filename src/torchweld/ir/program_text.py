@@ -51,8 +51,8 @@ def text(p: Program) -> str:
 def sizes_text(s: Sizes) -> list[str]:
     """The table of sizes: where its rows come from, and the numbers that they replace."""
     lines = [
-        f"z{k} = {kind} {dim} of t{n} at least {least}"
-        for k, ((kind, n, dim), least) in enumerate(zip(s.readings, s.least, strict=True))
+        f"z{k} = {kind} {dim} of t{n} in {'' if lo is None else lo}..{'' if hi is None else hi}"
+        for k, ((kind, n, dim), (lo, hi)) in enumerate(zip(s.readings, s.bounds, strict=True))
     ]
     row, code = len(s.readings), list[str]()
     for operation, n in s.code:

@@ -73,9 +73,9 @@ class SizedExecutable:
         return (self._new(values) if run is None else run)(*inputs)
 
     def _new(self, values: tuple[int, ...]) -> Run:
-        for n, least in zip(values, self.sizes.least, strict=True):
-            if n < least:
-                raise InternalError(f"a size of {n}, where the graph was made for {least} or more")
+        for n, (lo, hi) in zip(values, self.sizes.bounds, strict=True):
+            if (lo is not None and n < lo) or (hi is not None and n > hi):
+                raise InternalError(f"a size of {n}, where the graph was made for {lo} to {hi}")
         run = self._make(at(self.program, values))
         run.explain, run.eager = self._explain, self._eager
         self.driver = run.driver
