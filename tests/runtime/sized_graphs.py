@@ -63,9 +63,8 @@ class Sized:
         found = evaluate(self.graph, flat, sizes=env)
         shapes = [[value_of(e, env) for e in v.shape] for v in self.graph.outputs]
         kinds = [TORCH_DTYPE[v.buffer.dtype] for v in self.graph.outputs]
-        return [
-            torch.tensor(f, dtype=k).reshape(s) for f, k, s in zip(found, kinds, shapes, strict=True)
-        ]
+        parts = zip(found, kinds, shapes, strict=True)
+        return [torch.tensor(f, dtype=k).reshape(s) for f, k, s in parts]
 
     def check(self, *values):
         """Asserts that what runs is what the graph means, at these sizes."""

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from tests.runtime.sized_graphs import BOTH, Sized
 
 from torchweld.base.errors import InternalError

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_index import depends, offset_in
 from torchweld.codegen.folds import collected
-from torchweld.ir.dtype import DType
 from torchweld.codegen.sizes import likely
+from torchweld.ir.dtype import DType
 from torchweld.ir.expr import ONE, Expr, Int, Sym
 from torchweld.ir.loop import (
     Axis,

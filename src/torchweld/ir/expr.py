@@ -310,7 +310,7 @@ def _split_terms(terms: Iterable[Monomial]) -> int:
     for m in terms:
         if len(m) == 1:
             n += m[0].__class__ in _SPLIT
-        elif any(f.__class__ is Mod and not f.den.is_const for f in m):  # type: ignore[attr-defined]
+        elif any(f.__class__ is Mod and not f.den.is_const for f in m):
             n += 1
     return n
 

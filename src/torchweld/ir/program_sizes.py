@@ -1,4 +1,4 @@
-"""Programs for a range of sizes: the table of sizes, and the Program that a call of given sizes runs.
+"""Programs for a range of sizes: their table of sizes, and the Program of one choice of them.
 
 The table is computed by a postfix program over a stack:
 

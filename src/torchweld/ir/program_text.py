@@ -23,7 +23,6 @@ from torchweld.ir.program import (
     TorchArg,
 )
 
-
 _INDEXED = ("input", "const", "arena", "number")
 
 

@@ -23,6 +23,7 @@ from torchweld.lower.finish import finish
 from torchweld.lower.overwrite import overwriting
 from torchweld.lower.random_draws import draw_in_nests
 from torchweld.lower.registry import Rule, accepted, arguments_for, bind
+from torchweld.lower.sized_float import sized_float
 from torchweld.lower.sizes import SYMBOLIC, is_symbolic, readings, size
 from torchweld.lower.tensor import Spec, Tensor, spec_of, whole
 
@@ -131,8 +132,9 @@ def _used(node: Node) -> frozenset[int]:
 def _apply(b: Builder, rule: Rule, copies: bool, node: Node, env: Env) -> Lowered:
     op = node.target
     assert isinstance(op, OpOverload)
-    args = tuple(_lowered(a, env) for a in node.args)
-    kwargs = {k: _lowered(a, env) for k, a in node.kwargs.items()}
+    floats = rule.kind == "pointwise"
+    args = tuple(_lowered(a, env, floats) for a in node.args)
+    kwargs = {k: _lowered(a, env, floats) for k, a in node.kwargs.items()}
     bound = bind(op, args, kwargs)
     if rule.kind == "pointwise":
         vals = bind(op, _fakes(node.args), {k: _fakes((v,))[0] for k, v in node.kwargs.items()})
@@ -163,16 +165,22 @@ def _agrees(found: Lowered, b: Builder, op: OpOverload) -> Lowered:
     return found
 
 
-def _lowered(a: object, env: Env) -> object:
+def _lowered(a: object, env: Env, floats: bool) -> object:
+    """An argument as a rule takes it. floats: those that depend on sizes are values."""
     if isinstance(a, Node):
         return env[a]
     if isinstance(a, tuple | list):
-        return [_lowered(x, env) for x in a]
+        return [_lowered(x, env, floats) for x in a]
+    if floats and isinstance(a, torch.SymFloat):
+        return sized_float(a)
     return size(a) if isinstance(a, SYMBOLIC) else a
 
 
+_PROMOTES_LIKE: dict[type, object] = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}
+
+
 def _fakes(args: tuple[object, ...]) -> tuple[object, ...]:
-    return tuple(a.meta.get(VAL) if isinstance(a, Node) else 0 if isinstance(a, torch.SymInt) else a
+    return tuple(a.meta.get(VAL) if isinstance(a, Node) else _PROMOTES_LIKE.get(type(a), a)
                  for a in args)  # fmt: skip
 
 

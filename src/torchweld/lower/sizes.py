@@ -29,8 +29,12 @@ def size(n: object) -> Expr:
     node = node_of(n)
     if node is None or not isinstance(node.value, Expr):
         raise LoweringError("W204", f"number {n} is symbolic")
-    env = node.env
-    return rewrite(env.simplify(node.value), lambda e: _symbol(env, e))
+    return expr_in(node.env, node.value)
+
+
+def expr_in(env: SizeEnv, e: Expr) -> Expr:
+    """An expression of capture's over the symbols of the LoopGraph."""
+    return rewrite(env.simplify(e), lambda x: _symbol(env, x))
 
 
 def _symbol(env: SizeEnv, e: Expr) -> Expr | None:
@@ -46,7 +50,9 @@ def readings(pair: GraphPair) -> tuple[tuple[SizeSym, ...], tuple[Reading, ...]]
     """The symbols of a graph, and where a call finds each; those that others give left out."""
     env = next(_envs(pair), None)
     found: dict[SizeSym, Reading] = {}
-    for row in pair.sizes if env is not None else ():
+    if env is None:
+        return (), ()
+    for row in pair.sizes:
         symbol = None if row.symbol in env.known_as else _symbol(env, row.symbol)
         if isinstance(symbol, SizeSym):
             found.setdefault(symbol, Reading(row.kind, row.input, row.dim))

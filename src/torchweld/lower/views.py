@@ -22,7 +22,6 @@ from torchweld.lower.tensor import (
     void,
 )
 
-
 MINUS_ONE = as_expr(-1)
 Specs = tuple[Spec, ...]  # what torch says that the results are like
 

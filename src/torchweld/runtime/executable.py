@@ -157,8 +157,7 @@ def make_executable(
     if program.sizes is None:
         return _on_driver(program, built, wish)
     if uses_cuda(program) and (cfg.cudagraphs if graphs is None else graphs):
-        why = "the graph serves a range of sizes"
-        emit("cudagraphs", "not used" if graphs else "launch list", why, why=why, forced=bool(graphs))
+        cudagraph.not_used("the graph serves a range of sizes", bool(graphs))
     fixed = replace(wish, graphs=False)
     return SizedExecutable(program, lambda p: _on_driver(p, built, fixed))
 
