@@ -28,6 +28,7 @@ WITH_TORCH = {
         "predicted",
         "quiet",
         "region",
+        "size_node",
         "static_shapes",
         "torch_functions",
     )

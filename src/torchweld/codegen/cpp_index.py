@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchweld.base.errors import InternalError
+from torchweld.codegen.sizes import likely
 from torchweld.ir.expr import (
     ZERO,
     Expr,
@@ -31,10 +32,10 @@ def flat(buffer_strides: tuple[Expr, ...], index: tuple[Expr, ...]) -> Expr:
 
 
 def memory_bytes(b: Buffer) -> int:
-    """What a tensor of static sizes takes, elements read twice counted twice."""
+    """What a tensor likely takes, elements read twice counted twice."""
     total = b.dtype.bytes
     for n in b.shape:
-        total *= n.n if isinstance(n, Int) else 1
+        total *= likely(n)
     return total
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchweld.codegen.printer import Printer
 from torchweld.codegen.rows import RowPrinter
 from torchweld.codegen.strips import StripPrinter
+from torchweld.ir.expr import Sym
 from torchweld.ir.loop import Buffer
 from torchweld.ir.plan import Kernel
 
@@ -24,12 +25,15 @@ class LanePrinter(Printer):
         self.close()
 
 
-def print_kernel(kernel: Kernel, streamed: frozenset[Buffer]) -> str:
+def print_kernel(
+    kernel: Kernel, streamed: frozenset[Buffer], symbols: tuple[Sym, ...] = ()
+) -> str:
     """The C++ function of a kernel, with @ where its name goes.
 
-    streamed: buffers too large for the caches, written past them.
+    streamed: buffers too large for the caches, written past them. symbols: the sizes that it is
+    given pointers to, behind its buffers.
     """
     form: type[Printer] = RowPrinter
     if kernel.lanes is not None:
         form = StripPrinter if any(s.loops for s in kernel.stages) else LanePrinter
-    return form(kernel, streamed).text()
+    return form(kernel, streamed, symbols).text()

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_types import COMPUTED
+from torchweld.codegen.sizes import likely
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import Int
+from torchweld.ir.expr import Expr, Int
 from torchweld.ir.loop import Nest
 
 KINDS = {
@@ -62,8 +63,18 @@ def collected(n: Nest, by_lane: bool) -> DType:
         return DType.F64  # as in eager: a scan can be long, and is one chain
     count = 1
     for a in r.axes:
-        count *= a.size.n if isinstance(a.size, Int) else 1
+        count *= _many(a.size, by_lane)
     return DType.F64 if count >= (LONG_COLUMN if by_lane else LONG_ROW) else dtype
+
+
+def _many(size: Expr, by_lane: bool) -> int:
+    """For how many values an accumulator has to be good: of a size without bound for more than it
+    likely has."""
+    if isinstance(size, Int):
+        return size.n
+    if size.hi is not None:
+        return size.hi
+    return LONG_COLUMN if by_lane else likely(size) * 16
 
 
 def fold_of(n: Nest, name: str, by_lane: bool = False) -> Fold:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from torchweld.base.errors import InternalError
-from torchweld.codegen.cpp_index import constant
+from torchweld.codegen.sizes import likely, symbols_of
 from torchweld.codegen.tiles import blocks_of
 from torchweld.codegen.triton_bundle import bundle_blocks
-from torchweld.ir.expr import Expr
+from torchweld.ir.dtype import DType
+from torchweld.ir.expr import ONE, ZERO, Expr, Int, Sym
 from torchweld.ir.loop import Axis, Buffer, Extern, ExternArg, Torch, View
 from torchweld.ir.philox import DRAW
 from torchweld.ir.plan import Bundle, Free, Kernel, Plan
@@ -20,18 +21,22 @@ from torchweld.ir.program import (
     Instruction,
     Launch,
     MakeView,
+    Patch,
+    SizeArg,
+    Sizes,
     TensorArg,
     TensorSpec,
     TorchArg,
 )
+from torchweld.ir.program_sizes import Table
 
 
-def extent_of(k: Kernel) -> int:
+def extent_of(k: Kernel) -> Expr:
     """How many indices a call of the kernel runs over."""
     axes: tuple[Axis, ...] = k.grid or ((k.lanes,) if k.lanes is not None else ())
-    total = 1
+    total: Expr = ONE
     for a in axes:
-        total *= constant(a.size, f"grid of {k.name}")
+        total = total * a.size
     return total
 
 
@@ -47,6 +52,9 @@ class Assembler:
         self._fresh = set(plan.fresh)
         self._views: dict[View, int] = {}
         self._drawn: set[Buffer] = set()
+        self._table = Table(plan.graph.sizes)
+        self._patches: list[Patch] = []
+        self._numbers: dict[Sym, int] = {}
         given = [b for b in plan.graph.inputs if b.role == "input"]
         for i, b in enumerate(given):
             self._bind(b, "input", i)
@@ -78,13 +86,34 @@ class Assembler:
         return len(self.tensors) - 1
 
     def _bind(self, b: Buffer, place: str, index: int) -> int:
-        self.number[b] = self._add(
-            TensorSpec(
-                place, index, b.dtype, _ints(b.shape, b.name), _ints(b.strides, b.name),
-                constant(b.offset, b.name), b.device,
-            )
-        )  # fmt: skip
+        self.number[b] = self._strided(place, index, b.dtype, b.device, b)
         return self.number[b]
+
+    def _strided(self, place: str, index: int, dtype: DType, device: str, x: Buffer | View) -> int:
+        """A new tensor with the sizes, strides and offset of `x`; what is symbolic is patched."""
+        n = len(self.tensors)
+        sizes = tuple(self._int(e, "size", n, d) for d, e in enumerate(x.shape))
+        strides = tuple(self._int(e, "stride", n, d) for d, e in enumerate(x.strides))
+        offset = self._int(x.offset, "offset", n)
+        return self._add(TensorSpec(place, index, dtype, sizes, strides, offset, device))
+
+    def _int(self, e: Expr, what: str, at: int, dim: int = 0) -> int:
+        """The value of a size, or its hint, with a patch for what a call knows better."""
+        if isinstance(e, Int):
+            return e.n
+        self._patches.append(Patch(what, at, dim, self._table.row(e)))
+        return likely(e)
+
+    def sizes(self) -> Sizes | None:
+        """What depends on the sizes of a call; None if the graph has no symbolic size."""
+        g = self.plan.graph
+        if not g.sizes:
+            return None
+        if len(g.readings) != len(g.sizes):
+            raise InternalError(f"sizes {g.sizes}, but only {len(g.readings)} readings")
+        readings = tuple((r.kind, r.input, r.dim) for r in g.readings)
+        bounds = tuple((s.smin, s.smax) for s in g.sizes)
+        return Sizes(readings, bounds, tuple(self._table.code), tuple(self._patches))
 
     def _tensor(self, b: Buffer) -> int:
         """The number of `b`, given memory at its first use."""
@@ -104,12 +133,8 @@ class Assembler:
         if v.whole:
             return base
         if v not in self._views:
-            what = f"view of {v.buffer.name}"
-            spec = TensorSpec(
-                "view", base, v.buffer.dtype, _ints(v.shape, what), _ints(v.strides, what),
-                constant(v.offset, what), v.buffer.device,
-            )  # fmt: skip
-            self._views[v] = self._add(spec)
+            b = v.buffer
+            self._views[v] = self._strided("view", base, b.dtype, b.device, v)
             self.steps.append(MakeView(self._views[v], base))
         return self._views[v]
 
@@ -122,14 +147,23 @@ class Assembler:
         if k.tile is not None:
             self._grid_launch(k, function, blocks_of(k))
             return
+        args = (*(self._tensor(b) for b in k.args), *map(self._symbol, symbols_of(k)))
         extent = extent_of(k)
-        args = tuple(self._tensor(b) for b in k.args)
-        if extent:
-            self.steps.append(Launch(function, args, extent, max(k.grain, 1)))
+        if extent is not ZERO:
+            n = self._int(extent, "extent", len(self.steps))
+            self.steps.append(Launch(function, args, n, max(k.grain, 1)))
 
     def _grid_launch(self, k: Kernel | Bundle, function: str, blocks: int) -> None:
         args = tuple(self._tensor(b) for b in k.args)
         self.steps += [GridLaunch(function, args, blocks)] if blocks else []
+
+    def _symbol(self, s: Sym) -> int:
+        """The tensor that is the value of a symbolic size."""
+        if s not in self._numbers:
+            n = len(self.tensors)
+            index = self._int(s, "index", n)
+            self._numbers[s] = self._add(TensorSpec("number", index, DType.I64, (), (), 0))
+        return self._numbers[s]
 
     def _draw(self, x: Extern) -> None:
         device, count = x.args
@@ -152,12 +186,8 @@ class Assembler:
             case Torch():
                 return TorchArg(a.kind, a.name)
             case Expr():
-                return constant(a, "an argument")
+                return a.n if isinstance(a, Int) else SizeArg(self._table.row(a))
             case tuple():
                 return tuple(self._arg(x) for x in a)
             case _:
                 return a
-
-
-def _ints(sizes: tuple[Expr, ...], what: str) -> tuple[int, ...]:
-    return tuple(constant(e, f"size of {what}") for e in sizes)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchweld.base.errors import InternalError
-from torchweld.codegen.cpp_index import lane_step
+from torchweld.codegen.cpp_index import lane_step, paren
 from torchweld.codegen.cpp_types import HELD_AS_F32, NARROW, stored
 from torchweld.codegen.folds import MODES, Fold
 from torchweld.codegen.levels import Val
 from torchweld.codegen.places import Array, Memory
-from torchweld.codegen.shape import Shape, shape_of, size
+from torchweld.codegen.shape import Shape, shape_of
 from torchweld.codegen.values import Values
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ZERO, Expr, Sym
+from torchweld.ir.expr import ONE, ZERO, Expr, Sym
 from torchweld.ir.loop import Axis, Buffer, Load, Nest, Op, Scalar, reads
 from torchweld.ir.plan import Kernel
 
@@ -24,9 +24,12 @@ BASE = Sym.make("strip", 0, None)  # the first lane of the strip
 class Printer(Values):
     """Prints one kernel. Its forms are subclasses: they say what is in the function."""
 
-    def __init__(self, kernel: Kernel, streamed: frozenset[Buffer]) -> None:
+    def __init__(
+        self, kernel: Kernel, streamed: frozenset[Buffer], symbols: tuple[Sym, ...]
+    ) -> None:
         super().__init__()
         self.kernel = kernel
+        self.symbols = symbols
         self.streamed = streamed
         self.kinds = {x.buffer: x.kind for x in kernel.locals}
         self.written = {n.out for s in kernel.stages for n in s.nests}
@@ -45,12 +48,14 @@ class Printer(Values):
         if k.lanes is not None:
             self.names[k.lanes.sym] = "l"
         self.names[BASE] = "s"
+        for i, s in enumerate(self.symbols):
+            self.names[s] = f"z{i}"
 
     # --- the function
 
     def text(self) -> str:
         """The function, with @ for its name."""
-        self.open("", "")
+        self.open("", "", *self.symbols)
         self.body()
         body = self.levels.pop().lines
         head = ["WELD_KERNEL(@) {", "  if (begin >= end) return 0;"]
@@ -58,6 +63,9 @@ class Printer(Values):
             if f"t{i}" in self.used:
                 const = "" if b in self.written else "const "
                 head.append(f"  auto t{i} = ({const}{stored(b.dtype)}*)t[{i}];")
+        first = len(self.kernel.args)
+        head += [f"  const i64 z{i} = *(const i64*)t[{first + i}];"
+                 for i in range(len(self.symbols))]  # fmt: skip
         head += [f"  {line}" for line in self._array_lines()]
         if self.checks:
             head.append("  int bad = 0;")
@@ -92,13 +100,14 @@ class Printer(Values):
         self.open("for (i64 g = begin; g < end; ++g) {", "}", *(a.sym for a in grid))
         if len(grid) == 1:
             return
-        inner = 1
+        inner = ONE
         for i in range(len(grid) - 1, -1, -1):
-            text = "g" if inner == 1 else f"g / {inner}"
+            text = "g" if inner is ONE else f"g / {paren(self.size_text(inner))}"
             if i:
-                text = f"{text if inner == 1 else f'({text})'} % {size(grid[i])}"
+                whole = text if inner is ONE else f"({text})"
+                text = f"{whole} % {paren(self.size_text(grid[i].size))}"
             self.line(f"i64 g{i} = {text};")
-            inner *= size(grid[i])
+            inner = inner * grid[i].size
 
     def start_stage(self, nests: Iterable[Nest], shape: Shape) -> None:
         """Only what earlier stages finished may be kept outside of the loops of this one."""
@@ -120,24 +129,22 @@ class Printer(Values):
 
     def open_loop(self, shape: Shape, depth: int) -> None:
         a = shape.loops[depth]
-        c, n = self.names[a.sym], size(a)
+        c, n = self.names[a.sym], self.size_text(a.size)
         if a.sym is not shape.lane:
             self.open(f"for (i64 {c} = 0; {c} < {n}; ++{c}) {{", "}", a.sym)
             return
         w = f"lanes<{shape.width}>"
         reduced = any(d <= depth for d in shape.depth)
-        if reduced:
-            head = f"chains<{w}, {shape.chains}, {n}>([&](i64 {c}, auto k, auto u) WELD_BODY {{"
-        else:
-            head = f"row<{w}, {n}>([&](i64 {c}, auto k) WELD_BODY {{"
-        self.open(head, "});", a.sym)
+        loop = f"chains{{}}<{w}, {shape.chains}" if reduced else f"row{{}}<{w}"
+        body = f"[&](i64 {c}, auto k{', auto u' if reduced else ''}) WELD_BODY {{"
+        self.open(_over(loop, a.size, n) + body, "});", a.sym)
         self.lane = a.sym
 
     def open_lanes(self, lanes: Axis, width: int, strip: bool = False) -> None:
         if strip:
             head = f"span<lanes<{width}>>(s, e, "
         elif self.kernel.grid:
-            head = f"row<lanes<{width}>, {size(lanes)}>("
+            head = _over(f"row{{}}<lanes<{width}>", lanes.size, self.size_text(lanes.size))
         else:
             head = f"span<lanes<{width}>>(begin, end, "
         self.open(head + "[&](i64 l, auto k) WELD_BODY {", "});", lanes.sym)
@@ -218,6 +225,11 @@ class Printer(Values):
             self.store(n, self.convert(v, dtype, DType.F32))  # the store rounds
         else:
             self.store(n, self.convert(v, dtype, n.out.dtype))
+
+
+def _over(loop: str, n: Expr, text: str) -> str:
+    """The call of a loop of the header: a constant size is an argument of the template."""
+    return f"{loop.format('')}, {text}>(" if n.is_const else f"{loop.format('_of')}>({text}, "
 
 
 def _bytes(element: str) -> int:

@@ -7,7 +7,7 @@ from torchweld.codegen.folds import Fold, fold_of
 from torchweld.codegen.levels import Val
 from torchweld.codegen.places import array_for
 from torchweld.codegen.printer import Printer, position
-from torchweld.codegen.shape import Shape, size
+from torchweld.codegen.shape import Shape, void
 from torchweld.ir.dtype import DType
 from torchweld.ir.loop import Nest
 
@@ -29,15 +29,15 @@ class RowPrinter(Printer):
 
     def _row_stage(self, nests: tuple[Nest, ...], shape: Shape) -> None:
         folds = {i: fold_of(n, self.fresh("a")) for i, n in enumerate(nests) if n.reduce}
-        void = any(size(a) == 0 for a in shape.loops)
+        empty = void(shape.loops)
         for depth in range(len(shape.loops) + 1):
             for i, f in folds.items():
                 if shape.depth[i] == depth:
                     self._declare(f, shape)
-            if depth == len(shape.loops) or void:
+            if depth == len(shape.loops) or empty:
                 break
             self.open_loop(shape, depth)
-        if void:
+        if empty:
             self._finish(nests, folds, shape)
             return
         for i, n in enumerate(nests):

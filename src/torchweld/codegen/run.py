@@ -15,6 +15,7 @@ from torchweld.codegen.cpp_index import memory_bytes
 from torchweld.codegen.cpp_kernel import print_kernel
 from torchweld.codegen.launch import Assembler
 from torchweld.codegen.settle import settle
+from torchweld.codegen.sizes import symbols_of
 from torchweld.codegen.triton_bundle import print_bundle
 from torchweld.codegen.triton_kernel import print_tiled
 from torchweld.ir.loop import Buffer
@@ -61,6 +62,7 @@ def generate(plan: Plan) -> Program:
         plan.arena_bytes,
         {"cxx_flags": CXX_FLAGS} | _origins(plan, tiles),
         plan.arena_device,
+        sizes=a.sizes(),
     )
 
 
@@ -94,7 +96,7 @@ def _tiled_text(k: Kernel) -> Artifact:
 
 
 def _cpp_text(k: Kernel, streamed: frozenset[Buffer]) -> str:
-    return print_kernel(settle(k), streamed)
+    return print_kernel(settle(k), streamed, symbols_of(k))
 
 
 def _origins(plan: Plan, tiles: dict[str, Artifact]) -> dict[str, object]:

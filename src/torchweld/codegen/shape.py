@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from torchweld.base.errors import InternalError
 from torchweld.codegen.cpp_index import depends, offset_in
 from torchweld.codegen.folds import collected
+from torchweld.codegen.sizes import likely
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import Expr, Int, Sym
+from torchweld.ir.expr import ONE, Expr, Int, Sym
 from torchweld.ir.loop import (
     Axis,
     Buffer,
@@ -57,6 +58,19 @@ def size(a: Axis) -> int:
     if not isinstance(a.size, Int):
         raise InternalError(f"loop {a.text()}: generated code needs static sizes")
     return a.size.n
+
+
+def void(axes: Iterable[Axis]) -> bool:
+    """Whether it is known that nothing is ever visited."""
+    return any(isinstance(a.size, Int) and a.size.n == 0 for a in axes)
+
+
+def visits(axes: Iterable[Axis]) -> int:
+    """How many points there likely are: a cost."""
+    total = 1
+    for a in axes:
+        total *= likely(a.size)
+    return total
 
 
 def product(axes: Iterable[Axis]) -> int:
@@ -130,9 +144,17 @@ def _sequential(stage: Stage, last: Axis, registers: frozenset[Buffer]) -> bool:
             continue
         if n.reduce.is_scan:
             return True
-        if n.reduce.kind.startswith("arg") and product(n.reduce.axes) >= 1 << 31:
+        if n.reduce.kind.startswith("arg") and not _narrow(n.reduce.axes):
             return True
     return _feeds_back(stage, last.sym, registers)
+
+
+def _narrow(axes: Iterable[Axis]) -> bool:
+    """Whether positions over `axes` fit in 32 bits."""
+    total: Expr = ONE
+    for a in axes:
+        total = total * a.size
+    return total.hi is not None and total.hi < 1 << 31
 
 
 def _feeds_back(stage: Stage, lane: Sym, registers: frozenset[Buffer]) -> bool:
@@ -201,7 +223,7 @@ def _chains(stage: Stage, loops: tuple[Axis, ...], lane: Sym | None, width: int)
         return 1
     work = sum(_cost(s) for n in stage.nests for s in walk(n.body))
     chains = 4 if work <= 6 else 2 if work <= 14 else 1
-    while chains > 1 and size(loops[-1]) < chains * 2 * 64 // width:
+    while chains > 1 and likely(loops[-1].size) < chains * 2 * 64 // width:
         chains //= 2
     return chains
 

@@ -8,7 +8,8 @@ from torchweld.codegen.guarded import Guard
 from torchweld.codegen.levels import Val
 from torchweld.codegen.places import Array, array_for
 from torchweld.codegen.printer import BASE, STACK_BYTES, Printer, position
-from torchweld.codegen.shape import Shape, product, size, varies
+from torchweld.codegen.shape import Shape, varies, visits, void
+from torchweld.codegen.sizes import likely
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Int, Sym, atoms
 from torchweld.ir.loop import Axis, Index, Load, Nest, Op, Scalar, children, walk
@@ -27,7 +28,7 @@ class StripPrinter(Printer):
         lanes = self.lanes_axis
         self.open_grid()
         self.private_level = 2
-        low, high = ("0", str(size(lanes))) if self.kernel.grid else ("begin", "end")
+        low, high = ("0", self.size_text(lanes.size)) if self.kernel.grid else ("begin", "end")
         strip = self._place_strips(lanes)
         self.open(f"for (i64 s = {low}, e; s < {high}; s = e) {{", "}", BASE)
         self.line(f"e = s / {strip} * {strip} + {strip};")
@@ -41,7 +42,7 @@ class StripPrinter(Printer):
     def _place_strips(self, lanes: Axis) -> int:
         """Gives every local that outlives its stage an array; answers the lanes per strip."""
         grid = frozenset(a.sym for a in self.kernel.grid)
-        strip = min(STRIP, -(-size(lanes) // 16) * 16)
+        strip = min(STRIP, max(-(-likely(lanes.size) // 16), 1) * 16)
         nests = [n for s in self.kernel.stages for n in s.nests if self._outlives(n)]
         at = {b: self.written_at(b) for b in dict.fromkeys(n.out for n in nests)}
         while True:
@@ -62,16 +63,16 @@ class StripPrinter(Printer):
         folds = {
             i: fold_of(n, self._collector(n, strip), True) for i, n in enumerate(nests) if n.reduce
         }
-        void = any(size(a) == 0 for a in shape.loops)
+        empty = void(shape.loops)
         self._keep(nests, shape, strip)
         for depth in range(len(shape.loops) + 1):
             for i, f in folds.items():
                 if shape.depth[i] == depth:
                     self._fill(f, strip)
-            if depth == len(shape.loops) or void:
+            if depth == len(shape.loops) or empty:
                 break
             self.open_loop(shape, depth)
-        if not void:
+        if not empty:
             self.open_lanes(lanes, shape.width, strip=True)
             for i, n in enumerate(nests):
                 if i in folds:
@@ -80,7 +81,7 @@ class StripPrinter(Printer):
                     self.emit(n)
             self.close_lanes()
         for depth in range(len(shape.loops), -1, -1):
-            if depth < len(shape.loops) and not void:
+            if depth < len(shape.loops) and not empty:
                 self.close()
             done = {i: f for i, f in folds.items() if shape.depth[i] == depth}
             self._finish_lanes(lanes, nests, done)
@@ -88,7 +89,7 @@ class StripPrinter(Printer):
     def _keep(self, nests: tuple[Nest, ...], shape: Shape, strip: int) -> None:
         """Computes once per strip what the loops would compute again for each of their points."""
         self.kept = {}
-        found = self._fixed(nests, shape) if product(shape.loops) >= WORTH_KEEPING else []
+        found = self._fixed(nests, shape) if visits(shape.loops) >= WORTH_KEEPING else []
         if not found:
             return
         self.open_lanes(self.lanes_axis, shape.width, strip=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchweld.base.errors import InternalError
+from torchweld.base.errors import InternalError, Unsupported
 from torchweld.codegen.cpp_index import depends, lane_step, scalar_text, vector_text
 from torchweld.codegen.cpp_ops import cast_text, op_text
 from torchweld.codegen.cpp_types import literal
@@ -157,6 +157,15 @@ class Values(Nesting, Guarded[Val]):
             return f"splat(i64({text}), k)"
 
         return leaf
+
+    def size_text(self, e: Expr) -> str:
+        """A size of the kernel. Errors: Unsupported W204 for a symbol that no call supplies."""
+        return scalar_text(e, self._size_name)
+
+    def _size_name(self, e: Expr) -> str:
+        if e not in self.names:
+            raise Unsupported("W204", f"a kernel over {e.text()}, which no call supplies")
+        return self.names[e]
 
     def offset_text(self, e: Expr, guard: Guard | None) -> str:
         return scalar_text(e, self.scalar_leaf(guard))

@@ -21,6 +21,7 @@ from torchweld.ir.expr import (
     Sym,
     atoms,
     from_terms,
+    hinted,
     terms_of,
 )
 from torchweld.ir.loop import Buffer, Index, Load, Op, Scalar, children, scalars_in, walk
@@ -258,7 +259,7 @@ class BufferSwap(Substitution):
 
 
 def points(axes: tuple[Expr, ...]) -> int:
-    """How many points a loop nest has; an unknown size counts as 1024."""
+    """How many points a loop nest likely has: a cost. A symbolic size counts with its hint."""
     total = 1
     for n in axes:
         total *= extent(n)
@@ -266,9 +267,12 @@ def points(axes: tuple[Expr, ...]) -> int:
 
 
 def extent(size: Expr) -> int:
-    """The size, or a guess for a symbolic one."""
+    """The size, or a guess for a symbolic one: its hint, else 1024."""
     if isinstance(size, Int):
         return size.n
+    likely = hinted(size)
+    if likely is not None:
+        return max(likely, 0)
     return min(size.hi, 1024) if size.hi is not None else 1024
 
 

@@ -55,7 +55,7 @@ class Repeats:
 def find_repeats(graph: Graph) -> Repeats | None:
     """The equal stretches of a graph; None if there are too few, or something forbids it."""
     calls = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
-    if len(calls) < _LEAST_COUNT * _LEAST_LENGTH:
+    if len(calls) < _LEAST_COUNT * _LEAST_LENGTH or any(map(_varies, graph.nodes)):
         return None
     tokens = _tokens(calls)
     period = _period(tokens)
@@ -259,6 +259,12 @@ def _apart(graph: Graph, r: Repeats) -> bool:
     after = [*r.calls[end:], graph.output_node()]
     read = [stretch[a] for n in after for a in n.all_input_nodes if a in stretch]
     return all(k >= r.count - 2 for k in read)
+
+
+def _varies(n: Node) -> bool:
+    """Whether an input has symbolic sizes: numbers of steps in a Program would have to move too."""
+    value = n.meta.get(VAL) if n.op == "placeholder" else None
+    return isinstance(value, Tensor) and bool(value._has_symbolic_sizes_strides)
 
 
 def _writes_input(n: Node) -> bool:

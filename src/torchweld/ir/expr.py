@@ -13,6 +13,7 @@ from math import gcd
 from typing import ClassVar
 
 from torchweld.base.intern import Interned
+from torchweld.ir import symbolic_div
 
 Monomial = tuple["Expr", ...]
 
@@ -102,6 +103,22 @@ class Sym(Expr):
 
     def _derive(self) -> None:
         _set(self, self.name, self.smin, self.smax)
+
+
+class SizeSym(Sym):
+    """A size that is known when a call begins. hint: its likely value; only costs depend on it."""
+
+    __slots__ = ("hint",)
+    _fields: ClassVar[tuple[str, ...]] = ("name", "smin", "smax", "hint")
+    hint: int
+
+
+class LoopSym(Sym):
+    """A loop index below `size`, which is symbolic."""
+
+    __slots__ = ("size",)
+    _fields: ClassVar[tuple[str, ...]] = ("name", "smin", "smax", "size")
+    size: Expr
 
 
 class Ind(Expr):
@@ -246,7 +263,10 @@ def as_expr(x: Expr | int) -> Expr:
 
 def index_symbol(name: str, size: Expr) -> Sym:
     """The loop index `name` that runs over 0 <= name < size."""
-    return Sym.make(name, 0, None if size.hi is None else max(size.hi - 1, 0))
+    hi = None if size.hi is None else max(size.hi - 1, 0)
+    if isinstance(size, Int):
+        return Sym.make(name, 0, hi)
+    return LoopSym.make(name, 0, hi, size)
 
 
 def terms_of(e: Expr) -> dict[Monomial, int]:
@@ -288,7 +308,9 @@ def _split_terms(terms: Iterable[Monomial]) -> int:
     """How many terms are a quotient or a remainder."""
     n = 0
     for m in terms:
-        if len(m) == 1 and m[0].__class__ in _SPLIT:
+        if len(m) == 1:
+            n += m[0].__class__ in _SPLIT
+        elif any(f.__class__ is Mod and not f.den.is_const for f in m):
             n += 1
     return n
 
@@ -313,6 +335,7 @@ def _join(terms: dict[Monomial, int]) -> dict[Monomial, int]:
 
 def _joined(terms: dict[Monomial, int], m: Monomial, c: int) -> Iterator[dict[Monomial, int]]:
     """Other ways to write the sum, each by an identity on the term `m`."""
+    yield from symbolic_div.joined(terms, m, c)
     if len(m) != 1 or not isinstance(m[0], FloorDiv | Mod) or not isinstance(m[0].den, Int):
         return
     x, b = m[0].num, m[0].den
@@ -365,19 +388,14 @@ def _mul(a: Expr, b: Expr) -> Expr:
 
 
 def _scale(a: Expr, n: int) -> Expr:
-    if n == 1:
-        return a
-    if n == 0:
-        return ZERO
+    if n in (0, 1):
+        return a if n else ZERO
     if isinstance(a, Int):
         return _int(a.n * n)
     if isinstance(a, Poly):
         scaled = tuple((c * n, m) for c, m in a.terms)
-        return (
-            scaled[0][1][0]
-            if scaled[0][0] == 1 and len(scaled) == len(scaled[0][1]) == 1
-            else Poly.make(scaled)
-        )
+        only = scaled[0][0] == 1 and len(scaled) == len(scaled[0][1]) == 1
+        return scaled[0][1][0] if only else Poly.make(scaled)
     return Poly.make(((n, (a,)),))
 
 
@@ -422,7 +440,7 @@ def _floordiv(a: Expr, b: Expr) -> Expr:
     if b is ONE or a is ZERO:
         return a
     if not isinstance(b, Int):
-        return _symbolic_div(a, b)[0]
+        return ONE if a is b else symbolic_div.symbolic_div(a, b)[0]
     n = b.n
     if n <= 0:
         raise ValueError(f"division of {a.text()} by {n}")
@@ -451,41 +469,20 @@ def _quotient(terms: dict[Monomial, int], b: int) -> Expr:
         g, x, _ = split
         return _floordiv(x, _int(b // g))
     a = from_terms(terms)
-    if isinstance(a, FloorDiv) and isinstance(a.den, Int):
-        return _floordiv(a.num, _int(a.den.n * b))
+    if isinstance(a, FloorDiv):
+        if isinstance(a.den, Int):
+            return _floordiv(a.num, _int(a.den.n * b))
+        return _floordiv(_floordiv(a.num, _int(b)), a.den)
     if isinstance(a, Mod) and isinstance(a.den, Int) and a.den.n % b == 0:
         return _mod(_floordiv(a.num, _int(b)), _int(a.den.n // b))
     return FloorDiv.make(a, _int(b))
-
-
-def _symbolic_div(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """Quotient and remainder by a positive size: terms that contain it divide exactly."""
-    if a is b:
-        return ONE, ZERO
-    if b.hi is not None and b.hi == b.lo and b.hi > 0:
-        return _floordiv(a, _int(b.hi)), _mod(a, _int(b.hi))
-    exact: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
-    for m, c in terms_of(a).items():
-        if b in m:
-            at = m.index(b)
-            exact[m[:at] + m[at + 1 :]] = c
-        else:
-            rest[m] = c
-    if not rest:
-        return from_terms(exact), ZERO
-    lo, hi = _range((c, m) for m, c in rest.items())
-    if lo is not None and hi is not None and lo >= 0 and b.lo is not None and hi < b.lo:
-        return from_terms(exact), from_terms(rest)
-    r = from_terms(rest)
-    return from_terms(_sum(exact, {(FloorDiv.make(r, b),): 1}, 1)), Mod.make(r, b)
 
 
 def _mod(a: Expr, b: Expr) -> Expr:
     if b is ONE or a is ZERO:
         return ZERO
     if not isinstance(b, Int):
-        return _symbolic_div(a, b)[1]
+        return ZERO if a is b else symbolic_div.symbolic_div(a, b)[1]
     n = b.n
     if n <= 0:
         raise ValueError(f"remainder of {a.text()} by {n}")
@@ -567,6 +564,16 @@ def evaluate(e: Expr, env: Mapping[Expr, int]) -> int:
             return evaluate(e.num, env) % evaluate(e.den, env)
         case _:
             return env[e]
+
+
+def hinted(e: Expr) -> int | None:
+    """The likely value of `e`, if it is made of sizes alone."""
+    if isinstance(e, Int):
+        return e.n
+    found = atoms(e)
+    if not all(isinstance(a, SizeSym) for a in found):
+        return None
+    return evaluate(e, {a: a.hint for a in found if isinstance(a, SizeSym)})
 
 
 def stride_of(e: Expr, sym: Expr) -> Expr | None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from torch.fx import Graph, GraphModule, Node, graph_module
 
+from torchweld.ir.sizes import Size
+
 VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node produces
 LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
 ORIGIN = "origin"  # node.meta[ORIGIN]: name of the captured node it came from
@@ -37,6 +39,8 @@ class GraphPair:
         value must be copied into that input.
     aliases: for each real output, the input position that it is an alias of (same object or view),
         or None. An aliasing output's node is a chain of views of the (updated) input.
+    sizes: where each symbol is read that a size or argument in the graph is made of (ir/sizes.py);
+        its numbers are our torch.SymInts then. Empty if all of them are plain.
     backward, saved: for the training work; None and () for inference.
     """
 
@@ -45,6 +49,7 @@ class GraphPair:
     aliases: tuple[int | None, ...]
     backward: Graph | None = None
     saved: tuple[Node, ...] = ()
+    sizes: tuple[Size, ...] = ()
 
 
 def dismantle(gm: GraphModule) -> None:

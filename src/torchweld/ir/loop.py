@@ -242,13 +242,30 @@ Node = Nest | Extern
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """Where a call finds the value of a symbolic size.
+
+    kind: "size" or "stride" of dimension `dim` of input number `input`, or "number", its one
+    element.
+    """
+
+    kind: str
+    input: int
+    dim: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LoopGraph:
-    """A whole program. `outputs` are returned in order; None stands for an output that is None."""
+    """A whole program. `outputs` are returned in order; None stands for an output that is None.
+
+    sizes: the symbols that stand for sizes; readings: where each is found, in the same order.
+    """
 
     inputs: tuple[Buffer, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[View | None, ...]
     sizes: tuple[Sym, ...] = ()
+    readings: tuple[Reading, ...] = ()
 
 
 def children(x: Scalar) -> tuple[Scalar, ...]:

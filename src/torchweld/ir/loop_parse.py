@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ZERO, Expr, Ind, Sym, as_expr
+from torchweld.ir.expr import ZERO, Expr, Ind, SizeSym, Sym, as_expr
 from torchweld.ir.loop import (
     Axis,
     Buffer,
@@ -20,6 +20,7 @@ from torchweld.ir.loop import (
     Nest,
     Node,
     Op,
+    Reading,
     Reduce,
     Scalar,
     Torch,
@@ -55,13 +56,15 @@ class Reader:
 
     def __init__(self) -> None:
         self.sizes: dict[str, Sym] = {}
+        self.readings: list[Reading] = []
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []
         self.outputs: tuple[View | None, ...] = ()
 
     def graph(self) -> LoopGraph:
         inputs = tuple(b for b in self.buffers.values() if b.role != "temp")
-        return LoopGraph(inputs, tuple(self.nodes), self.outputs, tuple(self.sizes.values()))
+        sizes = tuple(self.sizes.values())
+        return LoopGraph(inputs, tuple(self.nodes), self.outputs, sizes, tuple(self.readings))
 
     def statement(self, lines: list[Line], at: int) -> int:
         """Read the statement at line `at`; answers where the next one starts."""
@@ -102,7 +105,15 @@ class Reader:
         low = None if line.peek().text == ".." else line.integer()
         line.expect("..")
         high = None if not line.peek().text.lstrip("-").isdigit() else line.integer()
-        self.sizes[name] = Sym.make(name, low, high)
+        if line.take("is"):
+            kind = line.name()
+            dim = line.integer()
+            line.expect("of")
+            self.readings.append(Reading(kind, line.integer(), dim))
+        hinted = line.take("hint")
+        self.sizes[name] = (
+            SizeSym.make(name, low, high, line.integer()) if hinted else Sym.make(name, low, high)
+        )
 
     def _buffer(self, line: Line) -> None:
         name = line.name()

@@ -19,10 +19,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 
 from torchweld.base.errors import InternalError
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import Expr, FloorDiv, Ind, Int, Mod, Poly, Sym, atoms
+from torchweld.ir.expr import Expr, FloorDiv, Ind, Int, Mod, Poly, SizeSym, Sym, atoms
 from torchweld.ir.loop import (
     Axis,
     Buffer,
@@ -35,6 +36,7 @@ from torchweld.ir.loop import (
     Nest,
     Node,
     Op,
+    Reading,
     Scalar,
     Torch,
     View,
@@ -56,7 +58,7 @@ _PLAIN_ORIGIN = re.compile(r"[^\s,\"#]+")
 
 def text(g: LoopGraph, more: tuple[Buffer, ...] = ()) -> str:
     """The whole graph, one statement a line. `more`: buffers to declare although it has no use."""
-    parts = [size_line(s) for s in g.sizes]
+    parts = [size_line(s, r) for s, r in zip_longest(g.sizes, g.readings)]
     parts += [buffer_line(b) for b in (*buffers_of(g), *more)]
     parts.append("")
     parts += [node_text(n) for n in g.nodes]
@@ -65,9 +67,12 @@ def text(g: LoopGraph, more: tuple[Buffer, ...] = ()) -> str:
     return "\n".join(parts) + "\n"
 
 
-def size_line(s: Sym) -> str:
+def size_line(s: Sym, r: Reading | None) -> str:
+    """`size n in 2..  is size 0 of 1  hint 64`: dimension 0 of input 1."""
     ends = ("" if s.smin is None else s.smin, "" if s.smax is None else s.smax)
-    return f"size {s.name} in {ends[0]}..{ends[1]}"
+    where = "" if r is None else f"  is {r.kind} {r.dim} of {r.input}"
+    hint = f"  hint {s.hint}" if isinstance(s, SizeSym) else ""
+    return f"size {s.name} in {ends[0]}..{ends[1]}{where}{hint}"
 
 
 def buffer_line(b: Buffer) -> str:

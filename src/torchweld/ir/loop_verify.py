@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from torchweld.base.errors import InternalError
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import Expr, Ind, Int, atoms, index_symbol
+from torchweld.ir.expr import Expr, Ind, Int, LoopSym, atoms, index_symbol
 from torchweld.ir.expr import evaluate as expr_value
 from torchweld.ir.loop import (
     Buffer,
@@ -51,6 +51,7 @@ from torchweld.ir.loop import (
 )
 from torchweld.ir.loop_ops import BOOL, CAST, INDEX, LOGIC, OPS, SAME, SELECT, OpRow
 from torchweld.ir.rounding import wrap_int
+from torchweld.ir.symbolic_div import fits
 
 _LITERALS = ("true", "false", "none", "nan", "inf")  # what the text form reads as values
 _ROLES = ("input", "const", "temp")
@@ -285,7 +286,7 @@ def _proved(e: Expr, size: Expr) -> bool:
     if e.lo is None or e.lo < 0:
         return False
     room = size - 1 - e
-    return room.lo is not None and room.lo >= 0
+    return (room.lo is not None and room.lo >= 0) or fits(e, size)
 
 
 def _counterexample(e: Expr, size: Expr) -> str | None:
@@ -293,6 +294,8 @@ def _counterexample(e: Expr, size: Expr) -> str | None:
     free = sorted(atoms(e) | atoms(size), key=lambda a: a.text())
     if any(a.lo is None or a.hi is None for a in free) or len(free) > 12:
         return None
+    if any(isinstance(a, LoopSym) for a in free):
+        return None  # its values depend on those of others
     ends = itertools.islice(itertools.product(*((a.lo, a.hi) for a in free)), 4096)
     rng = random.Random(0)
     inner = ([rng.randint(a.lo or 0, a.hi or 0) for a in free] for _ in range(_PROBES))

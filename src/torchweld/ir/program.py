@@ -44,7 +44,8 @@ class TensorSpec:
     place: "input" (index = position in the call), "const" (index = output of the prologue; may be
     opaque to all but the Call that takes it), "arena" (index = byte offset), "fresh" (made by an
     Alloc step), "extern" (result of a Call step), "view" (made by a MakeView step), "state" (a
-    number that a Draw step sets: kernels take it by value).
+    number that a Draw step sets: kernels take it by value), "number" (index = its value, an i64:
+    GPU kernels take it by value, C++ functions find a pointer to it among their tensors).
     """
 
     place: str
@@ -108,7 +109,17 @@ class TorchArg:
     name: str
 
 
-CallArg = TensorArg | TorchArg | int | float | bool | complex | str | None | tuple["CallArg", ...]
+@dataclass(frozen=True, slots=True)
+class SizeArg:
+    """An integer that depends on the sizes of a call: row `row` of their table."""
+
+    row: int
+
+
+CallArg = (
+    TensorArg | TorchArg | SizeArg | int | float | bool | complex | str | None
+    | tuple["CallArg", ...]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +162,41 @@ Instruction = Alloc | MakeView | Launch | GridLaunch | Call | Draw | Drop
 
 
 @dataclass(frozen=True, slots=True)
+class Patch:
+    """One number of a Program that depends on the sizes of a call: row `row` of their table.
+
+    what: "size", "stride" (of dimension `dim`), "offset" or "index" of tensor `at`; "extent" or
+    "grain" of the Launch that is step `at`, "blocks" of the GridLaunch; "arena": its bytes.
+    """
+
+    what: str
+    at: int
+    dim: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What of a Program depends on the sizes of its inputs; the numbers in it are those of hints.
+
+    readings: the symbols, each (kind, input, dim): "size" or "stride" of a dimension, or "number",
+    the one element of the input. They are the first rows of the table. bounds: the least and the
+    largest value of each that the Program is right for, None if there is none.
+    code: a postfix program of (operation, number) that computes the other rows; see program_sizes.
+    """
+
+    readings: tuple[tuple[str, int, int], ...]
+    bounds: tuple[tuple[int | None, int | None], ...]
+    code: tuple[tuple[str, int], ...]
+    patches: tuple[Patch, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """A compiled graph as data.
 
     tensors: the inputs come first, then the constants.
+    sizes: set if it serves a range of sizes; program_sizes.at() gives the Program of one of them.
     outputs: tensor numbers returned in order, None for an output that is None. An output that is an
     input's number is returned as that very object; none is a constant's.
     """
@@ -168,6 +210,7 @@ class Program:
     meta: dict[str, object] = field(default_factory=dict, compare=False)
     arena_device: str = "cpu"
     prologue: Prologue | None = None
+    sizes: Sizes | None = None
 
     @property
     def n_constants(self) -> int:

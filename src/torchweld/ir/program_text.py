@@ -16,10 +16,14 @@ from torchweld.ir.program import (
     Launch,
     MakeView,
     Program,
+    SizeArg,
+    Sizes,
     TensorArg,
     TensorSpec,
     TorchArg,
 )
+
+_INDEXED = ("input", "const", "arena", "number")
 
 
 def text(p: Program) -> str:
@@ -31,6 +35,7 @@ def text(p: Program) -> str:
     return t2
     """
     lines = [tensor_text(k, t) for k, t in enumerate(p.tensors)]
+    lines += sizes_text(p.sizes) if p.sizes is not None else []
     lines += [f"inputs {p.n_inputs} arena {p.arena_bytes}", ""]
     lines += [step_text(s) for s in p.steps]
     lines += [f"return {', '.join(_name(t) for t in p.outputs)}".rstrip()]
@@ -40,6 +45,22 @@ def text(p: Program) -> str:
         inputs = ", ".join(map(_name, p.prologue.frozen))
         lines += ["", f"prologue of {inputs}", text(p.prologue.program)]
     return "\n".join(lines) + "\n"
+
+
+def sizes_text(s: Sizes) -> list[str]:
+    """The table of sizes: where its rows come from, and the numbers that they replace."""
+    lines = [
+        f"z{k} = {kind} {dim} of t{n} in {'' if lo is None else lo}..{'' if hi is None else hi}"
+        for k, ((kind, n, dim), (lo, hi)) in enumerate(zip(s.readings, s.bounds, strict=True))
+    ]
+    row, code = len(s.readings), list[str]()
+    for operation, n in s.code:
+        if operation == "store":
+            lines.append(f"z{row} = {' '.join(code)}")
+            row, code = row + 1, []
+        else:
+            code.append({"const": f"{n}", "row": f"z{n}"}.get(operation, operation))
+    return lines + [f"{p.what} {p.dim} of {p.at} is z{p.row}" for p in s.patches]
 
 
 def _name(tensor: int | None) -> str:
@@ -55,7 +76,7 @@ def tensor_text(number: int, t: TensorSpec) -> str:
     strides = "" if list(t.strides) == row_major[::-1] else f" strides {list(t.strides)}"
     offset = f" offset {t.offset}" if t.offset else ""
     device = "" if t.device == "cpu" else f" on {t.device}"
-    place = f"{t.place} {t.index}" if t.place in ("input", "const", "arena") else t.place
+    place = f"{t.place} {t.index}" if t.place in _INDEXED else t.place
     return f"t{number} {place}  {t.dtype.value}{list(t.sizes)}{strides}{offset}{device}"
 
 
@@ -86,6 +107,8 @@ def arg_text(a: CallArg) -> str:
     match a:
         case TensorArg():
             return _name(a.tensor)
+        case SizeArg():
+            return f"z{a.row}"
         case TorchArg():
             return f"@{a.kind}({json.dumps(a.name)})"
         case tuple():

@@ -10,7 +10,7 @@ from torchweld.ir.dtype import DType
 from torchweld.lower.builder import Builder
 from torchweld.lower.reduce import read_as
 from torchweld.lower.registry import lowering, pointwise
-from torchweld.lower.tensor import Idx, Tensor, numel
+from torchweld.lower.tensor import Idx, Tensor, elements
 from torchweld.lower.value import (
     Val,
     absolute,
@@ -87,11 +87,19 @@ _ONEDNN_HAS = {
 
 def _by_onednn(x: Tensor) -> bool:
     """Whether eager leaves gelu of `x` to oneDNN."""
-    if x.dtype is DType.F64 or numel(x.shape) < 2 or not in_order(x, range(len(x.shape))):
+    if x.dtype is DType.F64 or _single(x) or not in_order(x, range(len(x.shape))):
         return False
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:  # type: ignore[no-untyped-call]
         return False
     return x.dtype is DType.F32 or bool(getattr(torch.ops.mkldnn, _ONEDNN_HAS[x.dtype])())
+
+
+def _single(x: Tensor) -> bool:
+    """Whether there is at most one element. Errors: TypeError if that is not known."""
+    n = elements(x.shape)
+    if not n.is_const and (n.lo is None or n.lo < 2):
+        raise TypeError(f"{n.text()} elements, which may be one")
+    return n.is_const and n.value < 2
 
 
 @pointwise("aten.mish.default")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
+from torchweld.ir.expr import Expr
 from torchweld.ir.loop import Const
 from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.dtypes import representable
@@ -122,6 +123,7 @@ def rsub(x: Val, y: Operand, alpha: int | float = 1) -> Val:
 
 
 def scaled(y: Operand, alpha: int | float) -> Operand:
+    assert not isinstance(y, Expr)  # a size is a value by now
     return y if alpha == 1 else y * alpha
 
 

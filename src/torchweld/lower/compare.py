@@ -59,7 +59,7 @@ def where_(condition: Val, x: Val, y: Val) -> Val:
 @pointwise("aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar", keep=(0,))
 def where_number(condition: Val, x: Operand, y: Operand) -> Val:
     if not isinstance(x, Val) and not isinstance(y, Val):
-        x = constant(x, DType.F64)
+        x = lift(x, DType.F64)
     return where(truth(condition), x, y)
 
 

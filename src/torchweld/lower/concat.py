@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torchweld.ir.expr import Expr, as_expr
+from torchweld.ir.expr import ZERO, Expr, as_expr
 from torchweld.lower.builder import Builder
 from torchweld.lower.registry import lowering
-from torchweld.lower.tensor import Idx, Tensor, numel
+from torchweld.lower.tensor import Idx, Tensor, elements, void
 from torchweld.lower.value import (
     Val,
     absolute,
@@ -30,22 +30,22 @@ def _same(idx: Idx) -> Idx:
 @lowering("aten.cat.default")
 def cat(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Each piece is stored into its window; empty pieces (of whatever rank) count for nothing."""
-    pieces = [t for t in tensors if numel(t.shape)]
+    pieces = [t for t in tensors if not void(t.shape)]
     if not pieces:
         return b.emit(lambda idx: constant(0, b.spec.dtype))
     d = wrap(dim, len(b.spec.shape))
     out = b.blank()
-    start = 0
+    start = ZERO
     for t in pieces:
-        length = t.shape[d].value
+        length = t.shape[d]
         b.store(sliced(out, d, start, length), t.shape, _same, t.load)
-        start += length
+        start = start + length
     return out
 
 
 @lowering("aten.stack.default")
 def stack(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    if not numel(b.spec.shape):
+    if void(b.spec.shape):
         return b.emit(lambda idx: constant(0, b.spec.dtype))
     d = dim + len(b.spec.shape) if dim < 0 else dim
     out = b.blank()
@@ -58,7 +58,7 @@ def stack(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 def repeat(b: Builder, x: Tensor, repeats: Sequence[int] = (),
            dims: Sequence[int] = ()) -> Tensor:  # fmt: skip
     skip = len(b.spec.shape) - len(x.shape)
-    if not numel(x.shape):
+    if void(x.shape):
         return b.emit(lambda idx: constant(0, x.dtype))
     return b.emit(lambda idx: x.load(tuple(i % n for i, n in zip(idx[skip:], x.shape,
                                                                   strict=True))))  # fmt: skip
@@ -75,10 +75,10 @@ def flip(b: Builder, x: Tensor, dims: Sequence[int]) -> Tensor:
 def roll(b: Builder, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Tensor:
     """Elements moved along dimensions, or along the flattened tensor, and around."""
     if not dims:
-        n = as_expr(numel(x.shape))
-        if n.value == 0:
+        n = elements(x.shape)
+        if n is ZERO:
             return b.emit(x.load)
-        flat = reshaped(x, (n,)).view((n,), lambda idx: ((idx[0] + (-shifts[0]) % n.value) % n,))
+        flat = reshaped(x, (n,)).view((n,), lambda idx: (_turned(idx[0], shifts[0], n),))
         return b.emit(reshaped(flat, x.shape).load)
     by: dict[int, int] = {}
     for s, d in zip(shifts, dims, strict=True):
@@ -86,25 +86,32 @@ def roll(b: Builder, x: Tensor, shifts: Sequence[int], dims: Sequence[int] = ())
         by[k] = by.get(k, 0) + s
 
     def at(idx: Idx) -> Idx:
-        return tuple((i + (-by[d]) % n.value) % n if d in by and n.value else i
+        return tuple(_turned(i, by[d], n) if d in by and n is not ZERO else i
                      for d, (i, n) in enumerate(zip(idx, x.shape, strict=True)))  # fmt: skip
 
     return b.emit(lambda idx: x.load(at(idx)))
 
 
-def _padding(x: Tensor, pad: Sequence[int]) -> list[tuple[int, int]]:
+def _turned(i: Expr, shift: int | Expr, n: Expr) -> Expr:
+    """Where position `i` of `n` comes from. Errors: TypeError for a size that may be 0."""
+    if n.lo is None or n.lo < 1:
+        raise TypeError(f"a dimension of {n.text()} may be empty")
+    return (i + (-as_expr(shift)) % n) % n
+
+
+def _padding(x: Tensor, pad: Sequence[int]) -> list[tuple[int, Expr]]:
     """(elements before, size) of each dimension; `pad` starts at the last one."""
     before = [0] * len(x.shape)
     for k in range(len(pad) // 2):
         before[-1 - k] = pad[2 * k]
-    return [(p, n.value) for p, n in zip(before, x.shape, strict=True)]
+    return list(zip(before, x.shape, strict=True))
 
 
 @lowering("aten.constant_pad_nd.default")
 def constant_pad(b: Builder, x: Tensor, pad: Sequence[int], value: int | float = 0) -> Tensor:
     before = _padding(x, pad)
     fill = constant(value, x.dtype)
-    if not numel(x.shape):
+    if void(x.shape):
         return b.emit(lambda idx: fill)
 
     def body(idx: Idx) -> Val:
@@ -116,7 +123,7 @@ def constant_pad(b: Builder, x: Tensor, pad: Sequence[int], value: int | float =
 
 
 def _pad_by(b: Builder, x: Tensor, pad: Sequence[int],
-            source: Callable[[Val, int], Val]) -> Tensor:  # fmt: skip
+            source: Callable[[Val, int | Val], Val]) -> Tensor:  # fmt: skip
     """Padding that reads `x` at `source(position, size)` of each padded dimension."""
     before = _padding(x, pad)
     padded = range(len(x.shape) - len(pad) // 2, len(x.shape))
@@ -126,10 +133,11 @@ def _pad_by(b: Builder, x: Tensor, pad: Sequence[int],
         for d, i in enumerate(idx):
             p, n = before[d]
             inner = i - p
-            if d not in padded or inside(inner, as_expr(n)) is None:
+            if d not in padded or inside(inner, n) is None:
                 out.append(inner)
             else:
-                out.append(bounded(source(position(inner), n), as_expr(n)))
+                size = n.value if n.is_const else position(n)
+                out.append(bounded(source(position(inner), size), n))
         return tuple(out)
 
     return b.emit(lambda idx: x.load(at(idx)))

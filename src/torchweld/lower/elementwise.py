@@ -9,11 +9,12 @@ from torch._ops import OpOverload
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
+from torchweld.ir.expr import Expr
 from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.dtypes import common_dtype, representable
 from torchweld.lower.registry import Rule, parameters
 from torchweld.lower.tensor import Idx, Tensor
-from torchweld.lower.value import Val
+from torchweld.lower.value import Val, lift
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ def lower_pointwise(b: Builder, rule: Rule, op: OpOverload,
             args.append(_Operand(x, n in rule.keep, rule.wide and not x.shape))
         elif (p.number or p.tensor) and not rule.wide and isinstance(x, int | float):
             args.append(representable(x, common))
+        elif (p.number or p.tensor) and isinstance(x, Expr | Val):
+            args.append(_number(x, common, rule.wide))
         elif isinstance(x, complex):
             raise LoweringError("W203", "complex number")
         else:
@@ -51,6 +54,14 @@ def lower_pointwise(b: Builder, rule: Rule, op: OpOverload,
         return out
 
     return b.emit(body)
+
+
+def _number(x: Expr | Val, common: DType, wide: bool) -> Val:
+    """A number that depends on sizes, in the compute type of `common`."""
+    v = lift(x, DType.I64)
+    if common.is_float8:
+        return v.to(common)
+    return (v if wide and common.is_float else v.to(common)).to(common.compute)
 
 
 def _common(rule: Rule, op: OpOverload, vals: dict[str, object]) -> DType:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
+from torchweld.ir.expr import Expr, as_expr
 from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.registry import lowering
 from torchweld.lower.tensor import Tensor
@@ -63,11 +64,12 @@ def copy(b: Builder, x: Tensor, src: Tensor) -> Tensor:
 def arange(b: Builder, end: int | float, start: int | float = 0,
            step: int | float = 1) -> Tensor:  # fmt: skip
     """start + i * step: in i64 for integers, else in f64."""
-    whole = b.spec.dtype.is_int and all(isinstance(v, int) for v in (start, end, step))
+    ints = [as_expr(v) for v in (start, step) if isinstance(v, int | Expr)]
+    whole = b.spec.dtype.is_int and len(ints) == 2 and isinstance(end, int | Expr)
     if not whole and not b.spec.dtype.is_float:
         raise LoweringError("W202", "integer range with fractional ends")
     if whole:
-        return b.emit(lambda idx: position(idx[0] * int(step) + int(start)))
+        return b.emit(lambda idx: position(idx[0] * ints[1] + ints[0]))
     return b.emit(lambda idx: position(idx[0]).to(DType.F64) * step + start)
 
 

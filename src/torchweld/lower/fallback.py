@@ -11,6 +11,7 @@ from torch.fx import Node
 from torchweld.base.errors import LoweringError
 from torchweld.ir.loop import Buffer, Extern, ExternArg, Torch
 from torchweld.lower.builder import Builder
+from torchweld.lower.sizes import SYMBOLIC, size
 from torchweld.lower.tensor import Spec, Tensor, exprs, spec_of, whole
 
 # operators whose real results differ from the metadata that torch predicts for them
@@ -82,6 +83,8 @@ def _argument(b: Builder, a: object, env: Env, copies: bool) -> ExternArg:
     for cls, kind in _TORCH_KINDS:
         if isinstance(a, cls):
             return Torch(kind, str(a))
+    if isinstance(a, SYMBOLIC):
+        return size(a)
     raise LoweringError("W202", f"argument of type {type(a).__name__}")
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ZERO, as_expr
+from torchweld.ir.expr import ZERO, Expr, as_expr
 from torchweld.lower.builder import Builder
 from torchweld.lower.registry import reduction
-from torchweld.lower.tensor import Idx, Spec, Tensor, numel, row_major
+from torchweld.lower.tensor import Idx, Spec, Tensor, elements, row_major
 from torchweld.lower.value import (
     Val,
     absolute,
@@ -33,8 +33,10 @@ class Over:
     keepdim: bool
 
     @property
-    def count(self) -> int:
-        return numel(tuple(self.shape[d] for d in self.dims))
+    def count(self) -> int | Expr:
+        """How many elements are combined; an Expr if that is symbolic."""
+        n = elements(tuple(self.shape[d] for d in self.dims))
+        return n.value if n.is_const else n
 
     def row(self, idx: Idx) -> Idx:
         """The index of the kept-dim result for an index of `shape`."""
@@ -212,9 +214,19 @@ def _variance(b: Builder, x: Tensor, o: Over, correction: float | None,
     if not x.dtype.is_float:
         raise LoweringError("W203", f"variance of {x.dtype.value}")
     center, squares = moments(b, read_as(x, x.dtype), o)
-    freedom = max(o.count - (1 if correction is None else correction), 0)
+    freedom = _freedom(o.count, 1 if correction is None else correction)
     out = b.emit(lambda idx: after(squares.load(o.kept(idx)) / freedom))
     return out, center
+
+
+def _freedom(count: int | Expr, correction: float) -> float | Expr:
+    """What the squares are divided by. Errors: TypeError if a symbolic one may be negative."""
+    if isinstance(count, int):
+        return max(count - correction, 0)
+    left = count - int(correction)
+    if int(correction) != correction or left.lo is None or left.lo < 0:
+        raise TypeError(f"{count.text()} - {correction} may be negative")
+    return left
 
 
 @reduction("aten.var.correction")

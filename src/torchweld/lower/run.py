@@ -12,7 +12,6 @@ from torchweld.base.config import current
 from torchweld.base.errors import InternalError, LoweringError, Refusal
 from torchweld.base.events import emit
 from torchweld.base.loc import NOWHERE, Loc
-from torchweld.ir.expr import as_expr
 from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair
 from torchweld.ir.loop import Buffer, LoopGraph, View
 from torchweld.lower import tables
@@ -23,7 +22,9 @@ from torchweld.lower.fallback import Env, Lowered, lower_extern
 from torchweld.lower.finish import finish
 from torchweld.lower.overwrite import overwriting
 from torchweld.lower.random_draws import draw_in_nests
-from torchweld.lower.registry import Rule, arguments_for, bind
+from torchweld.lower.registry import Rule, accepted, arguments_for, bind
+from torchweld.lower.sized_float import sized_float
+from torchweld.lower.sizes import SYMBOLIC, is_symbolic, readings, size
 from torchweld.lower.tensor import Spec, Tensor, spec_of, whole
 
 
@@ -51,7 +52,7 @@ def lower(pair: GraphPair) -> LoopGraph:
             raise LoweringError("W201", f"{node.op} node {node.name}", at=_loc(node))
     if outputs is None:
         raise LoweringError("W201", "graph without an output node")
-    g = LoopGraph(tuple(inputs), tuple(b.nodes), outputs)
+    g = LoopGraph(tuple(inputs), tuple(b.nodes), outputs, *readings(pair))
     return draw_in_nests(g) if current().gpu_random else g
 
 
@@ -59,7 +60,7 @@ def _input(b: Builder, node: Node) -> Buffer:
     val = node.meta.get(VAL)
     if not isinstance(val, torch.Tensor):
         raise LoweringError("W201", f"input {node.name} is not a tensor", at=_loc(node))
-    return b.buffer(spec_of(val), "", "input", as_expr(int(val.storage_offset())))
+    return b.buffer(spec_of(val), "", "input", size(val.storage_offset()))
 
 
 def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
@@ -85,6 +86,11 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
         except LoweringError as error:
             del b.nodes[mark:]
             refusal = Refusal(error.code, error.why, _loc(node))
+        except TypeError as error:  # a rule that has to know a number
+            if not is_symbolic(node):
+                raise
+            del b.nodes[mark:]
+            refusal = Refusal("W204", f"{error}", _loc(node))
     emit("loop", "extern", f"{op} runs in ATen: {refusal.why}", op=str(op), node=node.name,
          code=refusal.code, why=refusal.why)  # fmt: skip
     try:
@@ -126,8 +132,9 @@ def _used(node: Node) -> frozenset[int]:
 def _apply(b: Builder, rule: Rule, copies: bool, node: Node, env: Env) -> Lowered:
     op = node.target
     assert isinstance(op, OpOverload)
-    args = tuple(_lowered(a, env) for a in node.args)
-    kwargs = {k: _lowered(a, env) for k, a in node.kwargs.items()}
+    floats = rule.kind == "pointwise"
+    args = tuple(_lowered(a, env, floats) for a in node.args)
+    kwargs = {k: _lowered(a, env, floats) for k, a in node.kwargs.items()}
     bound = bind(op, args, kwargs)
     if rule.kind == "pointwise":
         vals = bind(op, _fakes(node.args), {k: _fakes((v,))[0] for k, v in node.kwargs.items()})
@@ -135,6 +142,8 @@ def _apply(b: Builder, rule: Rule, copies: bool, node: Node, env: Env) -> Lowere
     given = arguments_for(rule.function, op, bound)
     if rule.kind != "view":
         return _agrees(rule.function(b, **given), b, op)
+    if "like" in accepted(rule.function):
+        given["like"] = b.specs
     found = _agrees(rule.function(**given), b, op)
     if not copies:
         return found
@@ -149,21 +158,30 @@ def _agrees(found: Lowered, b: Builder, op: OpOverload) -> Lowered:
     tensors = found if isinstance(found, tuple) else (found,)
     for t, spec in zip(tensors, b.specs, strict=False):
         if isinstance(t, Tensor) and (t.shape, t.dtype) != (spec.shape, spec.dtype):
+            if not all(n.is_const for n in (*t.shape, *spec.shape)):
+                raise LoweringError("W204", f"{list(t.shape)} is not seen to be {list(spec.shape)}")
             raise InternalError(f"{op} was lowered to {t.dtype}{list(t.shape)}, "
                                 f"not {spec.dtype}{list(spec.shape)}")  # fmt: skip
     return found
 
 
-def _lowered(a: object, env: Env) -> object:
+def _lowered(a: object, env: Env, floats: bool) -> object:
+    """An argument as a rule takes it. floats: those that depend on sizes are values."""
     if isinstance(a, Node):
         return env[a]
     if isinstance(a, tuple | list):
-        return [_lowered(x, env) for x in a]
-    return a
+        return [_lowered(x, env, floats) for x in a]
+    if floats and isinstance(a, torch.SymFloat):
+        return sized_float(a)
+    return size(a) if isinstance(a, SYMBOLIC) else a
+
+
+_PROMOTES_LIKE: dict[type, object] = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}
 
 
 def _fakes(args: tuple[object, ...]) -> tuple[object, ...]:
-    return tuple(a.meta.get(VAL) if isinstance(a, Node) else a for a in args)
+    return tuple(a.meta.get(VAL) if isinstance(a, Node) else _PROMOTES_LIKE.get(type(a), a)
+                 for a in args)  # fmt: skip
 
 
 def _loc(node: Node) -> Loc:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
@@ -11,9 +11,22 @@ import torch
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ZERO, Expr, as_expr, index_symbol, stride_of, substitute
+from torchweld.ir.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    SizeSym,
+    as_expr,
+    atoms,
+    hinted,
+    index_symbol,
+    stride_of,
+    substitute,
+)
 from torchweld.ir.loop import Buffer, Load, View
+from torchweld.ir.symbolic_div import least
 from torchweld.lower.dtypes import dtype_of
+from torchweld.lower.sizes import size
 from torchweld.lower.value import Val
 
 Idx: TypeAlias = tuple[Expr, ...]
@@ -36,14 +49,9 @@ def spec_of(val: torch.Tensor) -> Spec:
     return Spec(exprs(val.shape), exprs(val.stride()), dtype_of(val.dtype), str(val.device))
 
 
-def exprs(sizes: object) -> Idx:
-    """Sizes as Exprs. Errors: LoweringError W204 for a symbolic one."""
-    out = []
-    for n in sizes:  # type: ignore[attr-defined]
-        if not isinstance(n, int):
-            raise LoweringError("W204", f"size {n} is symbolic")
-        out.append(as_expr(n))
-    return tuple(out)
+def exprs(sizes: Iterable[object]) -> Idx:
+    """Sizes as Exprs. Errors: LoweringError W204 for a symbolic one that is not ours."""
+    return tuple([as_expr(n) if isinstance(n, int) else size(n) for n in sizes])
 
 
 def _identity(idx: Idx) -> Idx:
@@ -84,19 +92,33 @@ def whole(buffer: Buffer) -> Tensor:
 
 
 def numel(shape: Idx) -> int:
+    """How many elements there are. Errors: TypeError if that is symbolic."""
     n = 1
     for s in shape:
         n *= s.value
     return n
 
 
+def elements(shape: Idx) -> Expr:
+    """How many elements there are."""
+    n = ONE
+    for s in shape:
+        n = n * s
+    return n
+
+
+def void(shape: Idx) -> bool:
+    """Whether it is known that there are no elements."""
+    return any(n is ZERO for n in shape)
+
+
 def row_major(shape: Idx) -> Idx:
     """Strides of a contiguous tensor, as torch computes them."""
     out: list[Expr] = []
-    step = 1
+    step = ONE
     for n in reversed(shape):
-        out.append(as_expr(step))
-        step *= max(n.value, 1)
+        out.append(step)
+        step = step if n is ZERO else step * n
     return tuple(reversed(out))
 
 
@@ -108,9 +130,9 @@ def strided(t: Tensor, strides: Idx) -> View | None:
     b = t.buffer
     if t.whole:
         return View(b, b.shape, b.strides, b.offset)
-    if numel(t.shape) == 0:
+    if void(t.shape):
         return View(b, t.shape, strides, b.offset)
-    syms = tuple(ZERO if n.value == 1 else index_symbol(f"v{d}", n)
+    syms = tuple(ZERO if n is ONE else index_symbol(f"v{d}", n)
                  for d, n in enumerate(t.shape))  # fmt: skip
     found = _window(syms, tuple(t.at(syms)), b.strides, b.offset, strides)
     return None if found is None else View(b, t.shape, *found)
@@ -129,37 +151,46 @@ def _window(
     rest = offset
     for sym, given in zip(syms, strides, strict=True):
         step = given if sym is ZERO else stride_of(linear, sym)
-        if step is None or not step.is_const or step.value < 0:
+        if step is None or step.lo is None or step.lo < 0 or not made_of_sizes(step):
             return None
         found.append(step)
         rest = rest + step * sym
-    return (tuple(found), offset) if rest is linear and offset.is_const else None
+    return (tuple(found), offset) if rest is linear and made_of_sizes(offset) else None
+
+
+def made_of_sizes(e: Expr) -> bool:
+    """Whether `e` is known when a call begins."""
+    return e.is_const or all(isinstance(a, SizeSym) for a in atoms(e))
 
 
 def same_layout(v: View, strides: Idx) -> bool:
     """Whether `v` has these strides where they matter."""
-    return numel(v.shape) == 0 or all(
-        a is b for n, a, b in zip(v.shape, v.strides, strides, strict=True) if n.value != 1
+    return void(v.shape) or all(
+        a is b for n, a, b in zip(v.shape, v.strides, strides, strict=True) if n is not ONE
     )
 
 
 def dense(shape: Idx, strides: Idx) -> bool:
     """Whether the strides address every element once and without gaps."""
-    step = 1
-    dims = sorted((s.value, n.value) for n, s in zip(shape, strides, strict=True) if n.value != 1)
-    for s, n in dims:
-        if s != step:
-            return numel(shape) == 0
-        step *= n
+    left = [(s, n) for n, s in zip(shape, strides, strict=True) if n is not ONE]
+    step = ONE
+    while left:
+        at = next((k for k, (s, _) in enumerate(left) if s is step), None)
+        if at is None:
+            return void(shape)
+        step = step * left.pop(at)[1]
     return True
 
 
 def disjoint(shape: Idx, strides: Idx) -> bool:
     """Whether the strides provably address every element once (gaps are allowed)."""
-    reach = 0
-    dims = sorted((s.value, n.value) for n, s in zip(shape, strides, strict=True) if n.value != 1)
-    for s, n in dims:
-        if s <= reach:
-            return numel(shape) == 0
-        reach += s * (n - 1)
+    if void(shape):
+        return True
+    reach = ZERO
+    dims = [(s, n) for n, s in zip(shape, strides, strict=True) if n is not ONE]
+    for s, n in sorted(dims, key=lambda x: (hinted(x[0]) or 0, hinted(x[1]) or 0)):
+        room = least(s - reach)
+        if room is None or room <= 0:
+            return False
+        reach = reach + s * (n - 1)
     return True

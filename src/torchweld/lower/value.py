@@ -10,6 +10,7 @@ from typing import TypeAlias
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr, Ind, as_expr
 from torchweld.ir.loop import Const, Index, Op, Scalar, cast, const
+from torchweld.ir.symbolic_div import fits
 from torchweld.lower.dtypes import representable, saturates
 
 
@@ -80,10 +81,11 @@ class Val:
         return Val(cast(self.s, dtype))
 
 
-Operand: TypeAlias = Val | int | float | bool
+Operand: TypeAlias = Val | int | float | bool | Expr
 
 # what fits into f8e4m3fn, where the casts of a LoopGraph saturate
 _BELOW_448 = frozenset({DType.F8E4M3FN, DType.F8E4M3FNUZ, DType.BOOL, DType.I8, DType.U8})
+LARGEST = (1 << 62) - 1  # of the indices into a dimension that has no bound
 _TO_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"})
 
 
@@ -93,7 +95,9 @@ def constant(value: float | int | bool, dtype: DType) -> Val:
 
 
 def lift(x: Operand, dtype: DType) -> Val:
-    """`x` itself, or the number as a constant of `dtype`."""
+    """`x` itself, or the number as a constant of `dtype`, a size as a value."""
+    if isinstance(x, Expr):
+        return position(x).to(dtype)
     return x if isinstance(x, Val) else constant(x, dtype)
 
 
@@ -174,7 +178,7 @@ def inside(e: Expr, size: Expr) -> Val | None:
     checks = []
     if e.lo is None or e.lo < 0:
         checks.append(position(e) >= 0)
-    if e.hi is None or size.lo is None or e.hi >= size.lo:
+    if (e.hi is None or size.lo is None or e.hi >= size.lo) and not fits(e, size):
         checks.append(position(e) < position(size))
     if not checks:
         return None
@@ -197,8 +201,7 @@ def guarded(condition: Val | None, a: Val, b: Operand) -> Val:
 
 def bounded(x: Val, size: Expr) -> Expr:
     """An index computed by scalars, known to lie in 0 <= x < size."""
-    assert size.hi is not None
-    return Ind.make(x.s, 0, max(size.hi - 1, 0))
+    return Ind.make(x.s, 0, LARGEST if size.hi is None else max(size.hi - 1, 0))
 
 
 class Check(Enum):

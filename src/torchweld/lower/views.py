@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchweld.base.errors import LoweringError
-from torchweld.ir.expr import ONE, ZERO, Expr, as_expr
+from torchweld.ir.expr import ONE, ZERO, Expr, as_expr, hinted
+from torchweld.ir.symbolic_div import least
 from torchweld.lower.registry import view
 from torchweld.lower.tensor import (
     Idx,
+    Spec,
     Tensor,
     dense,
+    elements,
     exprs,
     numel,
     row_major,
     same_layout,
     strided,
+    void,
 )
+
+MINUS_ONE = as_expr(-1)
+Specs = tuple[Spec, ...]  # what torch says that the results are like
 
 
 def wrap(dim: int, rank: int) -> int:
@@ -33,13 +40,12 @@ def identity(x: Tensor, other: object = None) -> Tensor:
 @view("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 def reshape(x: Tensor, shape: Sequence[int] = (), size: Sequence[int] = ()) -> Tensor:
     """Same elements in row-major order under another shape."""
-    given = list(size or shape)
-    if -1 in given:
-        known = 1
-        for n in given:
-            known *= n if n != -1 else 1
-        given[given.index(-1)] = numel(x.shape) // known if known else 0
-    return reshaped(x, exprs(given))
+    given = exprs(size or shape)
+    if any(n is MINUS_ONE for n in given):
+        known = elements(tuple(n for n in given if n is not MINUS_ONE))
+        rest = ZERO if known is ZERO else elements(x.shape) // known
+        given = tuple(rest if n is MINUS_ONE else n for n in given)
+    return reshaped(x, given)
 
 
 @view("aten._reshape_alias.default")
@@ -53,17 +59,19 @@ def flatten(x: Tensor, start_dim: int, end_dim: int) -> Tensor:
     a, b = wrap(start_dim, rank), wrap(end_dim, rank)
     if not rank:
         return reshaped(x, (ONE,))
-    return reshaped(x, (*x.shape[:a], as_expr(numel(x.shape[a : b + 1])), *x.shape[b + 1 :]))
+    return reshaped(x, (*x.shape[:a], elements(x.shape[a : b + 1]), *x.shape[b + 1 :]))
 
 
 def reshaped(x: Tensor, shape: Idx) -> Tensor:
     """`x` under `shape`: runs of dimensions with equal products are mapped one by one."""
     if shape == x.shape:
         return x
-    if numel(shape) == 0:
+    if void(shape):
         return x.view(shape, lambda idx: (ZERO,) * len(x.shape))
     groups = _matching_runs(x.shape, shape)
     old = x.shape
+    if any(old[d].lo is None or old[d].lo < 1 for olds, _ in groups for d in olds[1:]):  # type: ignore[operator]
+        raise LoweringError("W204", f"a view of {list(old)}, which may be empty")
 
     def at(idx: Idx) -> Idx:
         out: list[Expr] = [ZERO] * len(old)
@@ -89,14 +97,18 @@ def _matching_runs(old: Idx, new: Idx) -> list[tuple[list[int], list[int]]]:
     i = j = 0
     while i < len(a) and j < len(b):
         i0, j0 = i, j
-        m, n = old[a[i]].value, new[b[j]].value
+        m, n = old[a[i]], new[b[j]]
         i, j = i + 1, j + 1
-        while m != n:
-            if m < n:
-                m, i = m * old[a[i]].value, i + 1
+        while m is not n:
+            if j == len(b) or (i < len(a) and (hinted(m) or 0) < (hinted(n) or 0)):
+                if i == len(a):
+                    raise LoweringError("W204", f"{list(old)} is not seen to be {list(new)}")
+                m, i = m * old[a[i]], i + 1
             else:
-                n, j = n * new[b[j]].value, j + 1
+                n, j = n * new[b[j]], j + 1
         runs.append((a[i0:i], b[j0:j]))
+    if i < len(a) or j < len(b):
+        raise LoweringError("W204", f"{list(old)} is not seen to be {list(new)}")
     return runs
 
 
@@ -148,7 +160,7 @@ def movedim(x: Tensor, source: Sequence[int], destination: Sequence[int]) -> Ten
 @view("aten.expand.default", "aten.broadcast_to.default")
 def expand(x: Tensor, size: Sequence[int], implicit: bool = False) -> Tensor:
     new = len(size) - len(x.shape)
-    shape = exprs([x.shape[d - new].value if n == -1 else n for d, n in enumerate(size)])
+    shape = tuple(x.shape[d - new] if n is MINUS_ONE else n for d, n in enumerate(exprs(size)))
     if shape == x.shape:
         return x
     old = x.shape
@@ -161,15 +173,32 @@ def expand(x: Tensor, size: Sequence[int], implicit: bool = False) -> Tensor:
 
 @view("aten.expand_as.default")
 def expand_as(x: Tensor, other: Tensor) -> Tensor:
-    return expand(x, [n.value for n in other.shape])
+    return expand(x, other.shape)  # type: ignore[arg-type]
 
 
 @view("aten.slice.Tensor")
 def slice_(x: Tensor, dim: int = 0, start: int | None = None, end: int | None = None,
-           step: int = 1) -> Tensor:  # fmt: skip
+           step: int = 1, like: Specs = ()) -> Tensor:  # fmt: skip
     dim = wrap(dim, len(x.shape))
-    first, length = slice_range(x.shape[dim].value, start, end, step)
+    n = x.shape[dim]
+    if like and not all(e is None or e.is_const for e in (n, _given(start), _given(end))):
+        return sliced(x, dim, _from_front(start or 0, n), like[0].shape[dim], step)
+    first, length = slice_range(n.value, start, end, step)
     return sliced(x, dim, first, length, step)
+
+
+def _given(n: int | Expr | None) -> Expr | None:
+    return None if n is None else as_expr(n)
+
+
+def _from_front(start: int | Expr, n: Expr) -> Expr:
+    """A position counted from the front. Errors: TypeError if it is not known to be inside."""
+    e = as_expr(start)
+    e = e + n if e.hi is not None and e.hi < 0 else e
+    room = least(e)
+    if room is None or room < 0:
+        raise TypeError(f"{e.text()} may be negative")
+    return e
 
 
 def slice_range(n: int, start: int | None, end: int | None, step: int) -> tuple[int, int]:
@@ -178,9 +207,11 @@ def slice_range(n: int, start: int | None, end: int | None, step: int) -> tuple[
     return a, len(range(a, b, step))
 
 
-def sliced(x: Tensor, dim: int, start: int, length: int, step: int = 1) -> Tensor:
+def sliced(
+    x: Tensor, dim: int, start: int | Expr, length: int | Expr, step: int | Expr = 1
+) -> Tensor:
     """`length` positions of `dim` from `start` on."""
-    if x.shape[dim].value == length and start == 0 and step == 1:
+    if x.shape[dim] is as_expr(length) and as_expr(start) is ZERO and as_expr(step) is ONE:
         return x
     shape = (*x.shape[:dim], as_expr(length), *x.shape[dim + 1 :])
 
@@ -193,13 +224,13 @@ def sliced(x: Tensor, dim: int, start: int, length: int, step: int = 1) -> Tenso
 @view("aten.narrow.default")
 def narrow(x: Tensor, dim: int, start: int, length: int) -> Tensor:
     dim = wrap(dim, len(x.shape))
-    return sliced(x, dim, start + x.shape[dim].value if start < 0 else start, length)
+    return sliced(x, dim, _from_front(start, x.shape[dim]), length)
 
 
 @view("aten.select.int")
 def select(x: Tensor, dim: int, index: int) -> Tensor:
     dim = wrap(dim, len(x.shape))
-    where = as_expr(index + x.shape[dim].value if index < 0 else index)
+    where = _from_front(index, x.shape[dim])
     shape = (*x.shape[:dim], *x.shape[dim + 1 :])
     return x.view(shape, lambda idx: (*idx[:dim], where, *idx[dim:]))
 
@@ -240,16 +271,26 @@ def unsqueeze(x: Tensor, dim: int) -> Tensor:
 @view("aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes.default",
       "aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default")  # fmt: skip
 def split(x: Tensor, split_size: int | Sequence[int] = 0, split_sizes: Sequence[int] = (),
-          dim: int = 0) -> tuple[Tensor, ...]:  # fmt: skip
+          dim: int = 0, like: Specs = ()) -> tuple[Tensor, ...]:  # fmt: skip
     dim = wrap(dim, len(x.shape))
+    if like:
+        return _pieces(x, dim, [s.shape[dim] for s in like])
     n = x.shape[dim].value
     if isinstance(split_size, int) and not split_sizes:
         step = split_size
         lengths = [min(step, n - a) for a in range(0, n, step)] if step and n else [n]
     else:
         lengths = list(split_sizes or split_size)  # type: ignore[arg-type]
-    starts = [sum(lengths[:k]) for k in range(len(lengths))]
-    return tuple(sliced(x, dim, a, m) for a, m in zip(starts, lengths, strict=True))
+    return _pieces(x, dim, exprs(lengths))
+
+
+def _pieces(x: Tensor, dim: int, lengths: Sequence[Expr]) -> tuple[Tensor, ...]:
+    """Neighbouring parts of a dimension."""
+    out, start = [], ZERO
+    for n in lengths:
+        out.append(sliced(x, dim, start, n))
+        start = start + n
+    return tuple(out)
 
 
 @view("aten.chunk.default")
@@ -272,8 +313,8 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     if not x.shape:
         return x.view(exprs([size]), lambda idx: ())
     dim = wrap(dimension, len(x.shape))
-    count = (x.shape[dim].value - size) // step + 1
-    shape = (*x.shape[:dim], as_expr(count), *x.shape[dim + 1 :], as_expr(size))
+    count = (x.shape[dim] - size) // step + 1
+    shape = (*x.shape[:dim], count, *x.shape[dim + 1 :], as_expr(size))
 
     def at(idx: Idx) -> Idx:
         return (*idx[:dim], idx[dim] * step + idx[-1], *idx[dim + 1 : -1])

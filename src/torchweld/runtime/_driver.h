@@ -126,11 +126,11 @@ int32_t run_kernel(Kernel kernel, void *const *pointers, int64_t extent, int64_t
 
 /* ---------------------------------------------------------------- the launch list */
 
-enum place { INPUT, ARENA, FRESH, EXTERN, VIEW, STATE };
+enum place { INPUT, ARENA, FRESH, EXTERN, VIEW, STATE, NUMBER };
 
 typedef struct {
     int place;
-    int64_t index;        /* input position, or arena byte offset */
+    int64_t index;        /* input position, arena byte offset, or the number itself */
     int32_t dtype;        /* torch's code; -1 unknown */
     int ndim;
     int64_t *sizes, *strides;

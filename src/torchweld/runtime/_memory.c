@@ -211,6 +211,9 @@ Frame *frame_new(Executable *x, int inference)
             f->pointers[x->steps[i].tensor] = &f->drawn[2 * x->steps[i].draw];
             f->pointers[x->steps[i].source] = &f->drawn[2 * x->steps[i].draw + 1];
         }
+    for (int i = x->n_inputs; i < n; i++)
+        if (x->specs[i].place == NUMBER)
+            f->pointers[i] = &x->specs[i].index;
     return f;
 }
 

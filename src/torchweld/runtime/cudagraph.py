@@ -134,6 +134,11 @@ def enable(x: _driver.Executable, program: Program, wish: Wish) -> None:
 def give_up(x: _driver.Executable, why: str, forced: bool) -> None:
     """Launch lists from now on; said aloud if the user asked for graphs."""
     x.graphs_off(why)
+    not_used(why, forced)
+
+
+def not_used(why: str, forced: bool) -> None:
+    """Say that launch lists are run, aloud if the user asked for graphs."""
     emit("cudagraphs", "not used" if forced else "launch list", why, why=why, forced=forced)
 
 

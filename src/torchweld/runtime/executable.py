@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from torchweld.runtime import (
 from torchweld.runtime.constants import Constants
 from torchweld.runtime.native import build, native, uses_cuda
 from torchweld.runtime.python_driver import Grid, PythonDriver
+from torchweld.runtime.sized import SizedExecutable
 from torchweld.runtime.store import Store
 from torchweld.runtime.triton_job import Cubin
 
@@ -152,10 +153,32 @@ def make_executable(
     Errors: BackendError W301, W302.
     """
     built = build_sources(program, cfg, include_dir)
+    wish = _Wish(cfg, include_dir, static, graphs)
+    if program.sizes is None:
+        return _on_driver(program, built, wish)
+    if uses_cuda(program) and (cfg.cudagraphs if graphs is None else graphs):
+        cudagraph.not_used("the graph serves a range of sizes", bool(graphs))
+    fixed = replace(wish, graphs=False)
+    return SizedExecutable(program, lambda p: _on_driver(p, built, fixed))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What make_executable was asked for."""
+
+    cfg: Config
+    include_dir: Path | None
+    static: frozenset[int]
+    graphs: bool | None
+
+
+def _on_driver(program: Program, built: Built, wish: _Wish) -> Executable:
+    """A Program of known sizes on the driver that the configuration names."""
+    cfg, graphs = wish.cfg, wish.graphs
     constants = None
     if program.prologue is not None:
         once = program.prologue.program
-        run = reference(once, build_sources(once, cfg, include_dir), cfg.verify)
+        run = reference(once, build_sources(once, cfg, wish.include_dir), cfg.verify)
         constants = Constants(program.prologue, run)
     if cfg.driver == "native" and not built.interpreted:
         driver, gpu = native(), cuda.cuda() if uses_cuda(program) else None
@@ -166,8 +189,8 @@ def make_executable(
         else:
             made = build(program, built.functions, driver, cfg.verify, constants, built.cubins)
             if gpu is not None and (cfg.cudagraphs if graphs is None else graphs):
-                wish = cudagraph.Wish(static, bool(graphs), cfg.graphs_limit)
-                cudagraph.enable(made, program, wish)
+                asked = cudagraph.Wish(wish.static, bool(graphs), cfg.graphs_limit)
+                cudagraph.enable(made, program, asked)
             if gpu is not None and cfg.cublaslt:  # imported where there is a GPU
                 plans = importlib.import_module("torchweld.runtime.product_plans")
                 plans.enable(made, program)

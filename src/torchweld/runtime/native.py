@@ -37,7 +37,9 @@ except ImportError as error:  # built without a C compiler
     _driver = None  # type: ignore[assignment]
     _why_missing = str(error)
 
-_PLACES = {"input": 0, "const": 0, "arena": 1, "fresh": 2, "extern": 3, "view": 4, "state": 5}
+_PLACES = {
+    "input": 0, "const": 0, "arena": 1, "fresh": 2, "extern": 3, "view": 4, "state": 5, "number": 6,
+}  # fmt: skip
 _ALLOC, _VIEW, _LAUNCH, _CALL, _DROP = range(5)
 _DRAW = 6
 _LIBRARIES = (

@@ -85,6 +85,7 @@ class PythonDriver:
         self._ops = {s.op: resolve(s.op) for s in program.steps if isinstance(s, Call)}
         self._mutated = mutated_inputs(program)
         self._constants = constants
+        self._numbers = {n: s.index for n, s in enumerate(program.tensors) if s.place == "number"}
         self._draws = draws(program)
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -101,6 +102,7 @@ class PythonDriver:
         # Captured graphs contain the casts that autocast would add.
         with torch.no_grad(), torch._C._DisableAutocast():
             self._bind_arena(run)
+            run.tensors |= {n: torch.tensor(number) for n, number in self._numbers.items()}
             for step in self.program.steps:
                 _RUN[type(step)](self, run, step)
             if self._mutated:

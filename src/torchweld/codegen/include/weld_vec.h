@@ -522,6 +522,26 @@ template <int W, int U, i64 N, class F> WELD_INLINE void chains(F f) {
     for (i64 c = big; c < whole; c += W) f(c, full<W>{}, num<0>{});
   if constexpr (N % W) f(whole, part<W>{(int)(N % W)}, num<0>{});
 }
+// the same two over 0 <= c < n, for a size that is known when a call begins
+template <int W, class F> WELD_INLINE void row_of(i64 n, F f) {
+  i64 whole = n / W * W;
+  for (i64 c = 0; c < whole; c += W) f(c, full<W>{});
+  if (n > whole) f(whole, part<W>{(int)(n - whole)});
+}
+template <int W, int U, class F> WELD_INLINE void chains_of(i64 n, F f) {
+  i64 big = n / (W * U) * (W * U), whole = n / W * W;
+  for (i64 c = 0; c < big; c += W * U) {
+    f(c, full<W>{}, num<0>{});
+    if constexpr (U > 1) f(c + W, full<W>{}, num<1>{});
+    if constexpr (U > 2) {
+      f(c + 2 * W, full<W>{}, num<2>{});
+      f(c + 3 * W, full<W>{}, num<3>{});
+    }
+  }
+  if constexpr (U > 1)
+    for (i64 c = big; c < whole; c += W) f(c, full<W>{}, num<0>{});
+  if (n > whole) f(whole, part<W>{(int)(n - whole)}, num<0>{});
+}
 
 }  // namespace weld
 

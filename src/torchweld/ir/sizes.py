@@ -1,0 +1,470 @@
+"""Sizes that vary from call to call: symbols, what is known of them, and what was decided by them.
+
+A size is an Expr over Syms. Whoever asks a question whose answer depends on them ("are these
+equal?", "is this at most 512?") gets the answer for the sizes at hand, and the answer becomes a
+fact on which everything that was compiled relies. `SizeEnv.facts` are the weakest facts that say
+all that was used: they are guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import gcd
+
+from torchweld.base.loc import NOWHERE, Loc
+from torchweld.ir.expr import (
+    ZERO,
+    Expr,
+    FloorDiv,
+    Int,
+    Poly,
+    Sym,
+    as_expr,
+    atoms,
+    evaluate,
+    from_terms,
+    substitute,
+    terms_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Where a symbol is read when the compiled code runs.
+
+    kind: "size" or "stride" of a tensor, in dimension `dim`; "number": the input is an int. input:
+    the position among the graph's inputs. hint: the value in the call that was captured.
+    """
+
+    symbol: Sym
+    kind: str
+    input: int
+    dim: int
+    hint: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """`expr op 0`, where op is "==", "!=" or "<="."""
+
+    op: str
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Junction:
+    """All parts hold, or at least one."""
+
+    every: bool
+    parts: tuple[Condition, ...]
+
+
+Condition = Relation | Junction | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """`left op right` holds; `at` is the user's line that needed it."""
+
+    op: str
+    left: Expr
+    right: Expr
+    at: Loc = NOWHERE
+
+    def text(self, names: Mapping[Expr, str] | None = None) -> str:
+        """`2 <= s0`. names: what symbols are called instead."""
+        shown: dict[Expr, Expr] = {s: Sym.make(n, None, None) for s, n in (names or {}).items()}
+        left, right = (substitute(e, shown).text() for e in (self.left, self.right))
+        return f"{left} {self.op} {right}"
+
+    def holds(self, values: Mapping[Expr, int]) -> bool:
+        """Whether it is true of these values of the symbols."""
+        return _OPS[self.op](evaluate(self.left, values) - evaluate(self.right, values))
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """num / den as a float, where the division is exact or the quotient is only rounded once."""
+
+    num: Expr
+    den: int
+
+
+_OPS: dict[str, Callable[[int], bool]] = {
+    "==": lambda d: d == 0,
+    "!=": lambda d: d != 0,
+    "<=": lambda d: d <= 0,
+}
+
+
+# ---------------------------------------------------------------- conditions
+def equal(a: Expr | int, b: Expr | int) -> Condition:
+    return _settled(Relation("==", as_expr(a) - b))
+
+
+def at_most(a: Expr | int, b: Expr | int) -> Condition:
+    """a <= b"""
+    return _settled(Relation("<=", as_expr(a) - b))
+
+
+def less(a: Expr | int, b: Expr | int) -> Condition:
+    """a < b"""
+    return at_most(as_expr(a) + 1, b)
+
+
+def negation(c: Condition) -> Condition:
+    """The condition that holds where `c` does not."""
+    match c:
+        case bool():
+            return not c
+        case Junction():
+            return junction(not c.every, *(negation(p) for p in c.parts))
+        case Relation("<="):
+            return _settled(Relation("<=", 1 - c.expr))
+        case Relation():
+            return Relation("!=" if c.op == "==" else "==", c.expr)
+
+
+def junction(every: bool, *parts: Condition) -> Condition:
+    """All of the parts, or any of them."""
+    left = tuple(p for p in parts if p is not every)
+    if any(isinstance(p, bool) for p in left):
+        return not every
+    if not left:
+        return every
+    return left[0] if len(left) == 1 else Junction(every, left)
+
+
+def condition_text(c: Condition) -> str:
+    match c:
+        case Relation():
+            return _fact(c, NOWHERE).text()
+        case Junction():
+            return (" and " if c.every else " or ").join(condition_text(p) for p in c.parts)
+    return str(c)
+
+
+def _settled(c: Relation) -> Condition:
+    """A relation in one form, or its truth where the bounds of the symbols decide it."""
+    c = _normal(c)
+    return _by_range(c.op, c.expr.lo, c.expr.hi, c)
+
+
+def _by_range(op: str, lo: int | None, hi: int | None, unknown: Condition) -> Condition:
+    if op == "<=":
+        if hi is not None and hi <= 0:
+            return True
+        return False if lo is not None and lo > 0 else unknown
+    if lo is not None and lo == hi == 0:
+        return op == "=="
+    apart = (lo is not None and lo > 0) or (hi is not None and hi < 0)
+    return op == "!=" if apart else unknown
+
+
+def _normal(c: Relation) -> Relation:
+    """Without a common factor; equalities with a positive first coefficient."""
+    terms = terms_of(c.expr)
+    common = gcd(*(n for m, n in terms.items() if m)) if terms else 0
+    if common == 0:
+        return c
+    constant = terms.get((), 0)
+    if c.op == "<=":
+        # common*x + constant <= 0 is x <= floor(-constant / common)
+        scaled = {m: n // common for m, n in terms.items() if m}
+        scaled[()] = -(-constant // common)
+        return Relation(c.op, from_terms(scaled))
+    if constant % common:
+        return Relation(c.op, Int.make(1))  # never equal
+    first = c.expr.terms[0][0] if isinstance(c.expr, Poly) else 1
+    scale = common if first > 0 else -common
+    return Relation(c.op, from_terms({m: n // scale for m, n in terms.items()}))
+
+
+def _fact(c: Relation, at: Loc) -> Fact:
+    """A relation with what is subtracted on the other side."""
+    terms = terms_of(c.expr)
+    left = from_terms({m: n for m, n in terms.items() if n > 0})
+    right = from_terms({m: -n for m, n in terms.items() if n < 0})
+    if c.op != "<=" and (isinstance(left, Int) or (isinstance(right, Sym) and left is not right)):
+        left, right = right, left
+    return Fact(c.op, left, right, at)
+
+
+# ---------------------------------------------------------------- what is known
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """lo <= symbol <= hi, and the lines that needed it."""
+
+    lo: int | None
+    hi: int | None
+    lo_at: Loc = NOWHERE
+    hi_at: Loc = NOWHERE
+
+
+class SizeEnv:
+    """The symbols of one capture, with their values now, and the facts that were used.
+
+    where: the user's line that is executed now. hints: symbol -> value.
+    """
+
+    def __init__(self, where: Callable[[], Loc] = lambda: NOWHERE) -> None:
+        self.where = where
+        self.hints: dict[Expr, int] = {}
+        self.bounds: dict[Sym, Bounds] = {}
+        self.known_as: dict[Expr, Expr] = {}  # a symbol that is known by others
+        self.version = 0  # grows with every fact
+        self._solved: dict[Expr, Fact] = {}
+        self._facts: dict[Relation, Loc] = {}
+        self._tight: dict[Expr, Expr] = {}  # a symbol -> the same with its bounds of now
+        self._silent = False
+
+    # ------------------------------------------------------------ symbols
+    def symbol(self, hint: int, lo: int | None = 2, hi: int | None = None) -> Sym:
+        """A new symbol, whose value is `hint` now and always in these bounds."""
+        made = Sym.make(f"s{len(self.hints)}", lo, hi)
+        self.hints[made] = hint
+        self.bounds[made] = Bounds(lo, hi, self.where(), self.where())
+        return made
+
+    def hint(self, e: Expr) -> int:
+        """The value of an expression now."""
+        return e.n if isinstance(e, Int) else evaluate(e, self.hints)
+
+    def simplify(self, e: Expr) -> Expr:
+        """The expression with every symbol that is known by others replaced."""
+        return substitute(e, self.known_as) if self.known_as else e
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Answer by the values now, and take no facts down: for answers that nobody relies on."""
+        before, self._silent = self._silent, True
+        try:
+            yield
+        finally:
+            self._silent = before
+
+    # ------------------------------------------------------------ questions
+    def truth_now(self, c: Condition) -> bool:
+        """Whether a condition holds for the values now."""
+        match c:
+            case bool():
+                return c
+            case Junction():
+                return (all if c.every else any)(self.truth_now(p) for p in c.parts)
+            case Relation():
+                return _OPS[c.op](self.hint(c.expr))
+
+    def known(self, c: Condition) -> bool | None:
+        """Whether a condition holds for all values that the facts allow; None: it depends."""
+        match c:
+            case bool():
+                return c
+            case Junction():
+                answers = [self.known(p) for p in c.parts]
+                if (not c.every) in answers:
+                    return not c.every
+                return None if None in answers else c.every
+            case Relation():
+                return self._known(c)
+
+    def decide(self, c: Condition) -> bool:
+        """Whether a condition holds; from now on that is a fact."""
+        known = self.known(c)
+        if known is not None:
+            return known
+        now = self.truth_now(c)
+        if not self._silent:
+            self._assume(c if now else negation(c))
+        return now
+
+    def fixed(self, e: Expr) -> int:
+        """The value of an expression; that it has this value is a fact from now on."""
+        now = self.hint(e)
+        self.decide(equal(e, now))
+        return now
+
+    def _known(self, c: Relation) -> bool | None:
+        c = _normal(replace(c, expr=self.simplify(c.expr)))
+        if c in self._facts:
+            return True
+        flipped = negation(c)
+        if flipped in self._facts:
+            return False
+        answer = _by_range(c.op, *self._range(c.expr), c)
+        return answer if isinstance(answer, bool) else None
+
+    def _range(self, e: Expr) -> tuple[int | None, int | None]:
+        """The bounds of an expression, by those of its symbols and by what is below zero."""
+        lo, hi = self._bounds_of(e)
+        for fact in self._facts:
+            if fact.op == "!=":
+                continue
+            for sign in (1,) if fact.op == "<=" else (1, -1):
+                below = fact.expr * sign  # <= 0
+                hi = _least(hi, self._bounds_of(e - below)[1])
+                lo = _most(lo, self._bounds_of(e + below)[0])
+        return lo, hi
+
+    def _bounds_of(self, e: Expr) -> tuple[int | None, int | None]:
+        tight = substitute(e, self._tight) if self._tight else e
+        lo, hi = tight.lo, tight.hi
+        if lo is None:
+            lo = _least_value(tight)
+        if hi is None:
+            below = _least_value(-tight)
+            hi = None if below is None else -below
+        return lo, hi
+
+    # ------------------------------------------------------------ facts
+    def _assume(self, c: Condition) -> None:
+        match c:
+            case Junction(every=True):
+                for part in c.parts:
+                    self.decide(part)
+            case Junction():
+                self.decide(next(p for p in c.parts if self.truth_now(p)))
+            case Relation():
+                self._add(_normal(replace(c, expr=self.simplify(c.expr))))
+
+    def _add(self, c: Relation) -> None:
+        self.version += 1
+        at = self.where()
+        if c.op == "==" and (self._solve(c, at) or self._between(c, at)):
+            return
+        if c.op == "<=" and self._bound(c.expr, at):
+            return
+        self._facts[c] = at
+
+    def _solve(self, c: Relation, at: Loc) -> bool:
+        """Take an equality down as the value of a symbol, if it can be solved for one."""
+        terms = terms_of(c.expr)
+        found = [m[0] for m, n in terms.items() if len(m) == 1 and abs(n) == 1
+                 and isinstance(m[0], Sym)]  # fmt: skip
+        for symbol in sorted(found, key=lambda s: -int(s.text()[1:])):  # the newest first
+            sign = terms[(symbol,)]
+            rest = (symbol * sign - c.expr) * sign
+            if symbol in atoms(rest):
+                continue
+            assert isinstance(symbol, Sym)
+            self._solved[symbol] = Fact("==", symbol, rest, at)
+            one: dict[Expr, Expr] = {symbol: rest}
+            self.known_as = {s: substitute(e, one) for s, e in self.known_as.items()} | one
+            old = self.bounds.pop(symbol)
+            self._tight.pop(symbol, None)
+            before, self._facts = self._facts, {}
+            for fact, line in before.items():
+                self._again(Relation(fact.op, substitute(fact.expr, one)), line)
+            for bound in (at_most(old.lo, rest) if old.lo is not None else True,
+                          at_most(rest, old.hi) if old.hi is not None else True):  # fmt: skip
+                if isinstance(bound, Relation):
+                    self._again(bound, at)
+            return True
+        return False
+
+    def _between(self, c: Relation, at: Loc) -> bool:
+        """Take x//d == n down as two bounds of x."""
+        terms = terms_of(c.expr)
+        found = [m[0] for m, n in terms.items() if m and len(m) == 1 and abs(n) == 1]
+        if len(terms) > 2 or not found or not isinstance(found[0], FloorDiv):
+            return False
+        if len(terms) == 2 and () not in terms:
+            return False
+        for e in (c.expr, -c.expr):
+            if self.known(Relation("<=", e)) is None and not self._bound(e, at):
+                return False
+        return True
+
+    def _again(self, c: Relation, at: Loc) -> None:
+        """Take a fact down once more, after its symbols have changed."""
+        c = _normal(c)
+        if isinstance(_settled(c), bool) or self._known(c):
+            return
+        if not (c.op == "<=" and self._bound(c.expr, at)):
+            self._facts[c] = at
+
+    def _bound(self, e: Expr, at: Loc) -> bool:
+        """Take `e <= 0` down as a bound of a symbol, if it is one."""
+        terms = terms_of(e)
+        if len(terms) > 2 or (len(terms) == 2 and () not in terms):
+            return False
+        ((m, n),) = [(m, n) for m, n in terms.items() if m]
+        if len(m) != 1 or abs(n) != 1:
+            return False
+        if isinstance(m[0], FloorDiv):
+            inner = _undivided(m[0], n, terms.get((), 0))
+            if inner is None:
+                return False
+            if not self._bound(inner, at):
+                self._facts[_normal(Relation("<=", inner))] = at
+            return True
+        if not isinstance(m[0], Sym) or m[0] not in self.bounds:
+            return False
+        symbol, constant = m[0], terms.get((), 0)
+        old = self.bounds[symbol]
+        new = (replace(old, hi=_least(old.hi, -constant), hi_at=at) if n > 0 else
+               replace(old, lo=_most(old.lo, constant), lo_at=at))  # fmt: skip
+        self.bounds[symbol] = new
+        self._tight[symbol] = Sym.make(symbol.name, new.lo, new.hi)
+        return True
+
+    def facts(self) -> tuple[Fact, ...]:
+        """The facts that say all that was used; those that follow from the others left out."""
+        found = list(self._solved.values())
+        for symbol, b in self.bounds.items():
+            if b.lo is not None:
+                found.append(Fact("<=", Int.make(b.lo), symbol, b.lo_at))
+            if b.hi is not None:
+                found.append(Fact("<=", symbol, Int.make(b.hi), b.hi_at))
+        kept = dict(self._facts)
+        for c, at in kept.items():
+            del self._facts[c]
+            if self._known(c) is None:
+                self._facts[c] = at
+        found += [_fact(c, at) for c, at in self._facts.items()]
+        self._facts = kept
+        return tuple(found)
+
+
+def _undivided(quotient: FloorDiv, sign: int, constant: int) -> Expr | None:
+    """What is <= 0 where sign * quotient + constant is."""
+    if not isinstance(quotient.den, Int):
+        return None
+    x, d = quotient.num, quotient.den.n
+    return x - (d - 1 - constant * d) if sign > 0 else constant * d - x
+
+
+def _least_value(e: Expr) -> int | None:
+    """A lower bound of a polynomial of symbols that have one: s0*s1 - s0 is at least 2 where both
+    are at least 2. Each is written as its least value and what it has more than that."""
+    more: dict[Expr, Expr] = {}
+    for m in terms_of(e):
+        for x in m:
+            if x.lo is None:
+                return None
+            more[x] = Sym.make(f"{x.text()} - {x.lo}", 0, None) + x.lo
+    total = ZERO
+    for m, n in terms_of(e).items():
+        product = as_expr(n)
+        for x in m:
+            product = product * more[x]
+        total = total + product
+    return total.lo
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)
+
+
+def _most(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else max(a, b)
+
+
+def floor_ratio(x: Ratio) -> Expr:
+    """math.floor(num / den): rounding does not carry a quotient over an integer below 2**53."""
+    return x.num // x.den
+
+
+def ceil_ratio(x: Ratio) -> Expr:
+    return ZERO - (ZERO - x.num) // x.den

@@ -1,0 +1,112 @@
+"""A Program for a range of sizes, ready to be called: one Executable per choice that is in use.
+
+All of them share the compiled functions. What a new choice costs is the launch list with its
+numbers put in, never a compiler.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from torchweld.base.errors import InternalError
+from torchweld.ir.program import Program
+from torchweld.ir.program_sizes import at
+
+KEPT = 16  # choices of sizes whose Executables are kept, the latest
+
+
+class Run(Protocol):
+    """What the Program of one choice of sizes became (see executable.Executable)."""
+
+    explain: Callable[..., object] | None
+    eager: Callable[..., object] | None
+
+    @property
+    def driver(self) -> str: ...
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]: ...
+
+    def trim(self) -> None: ...
+
+
+def _size(dim: int) -> Callable[[torch.Tensor], int]:
+    return lambda t: t.size(dim)
+
+
+def _stride(dim: int) -> Callable[[torch.Tensor], int]:
+    return lambda t: t.stride(dim)
+
+
+def _number(dim: int) -> Callable[[torch.Tensor], int]:
+    return lambda t: int(t.item())
+
+
+_READERS = {"size": _size, "stride": _stride, "number": _number}
+
+
+class SizedExecutable:
+    """Called with inputs of any sizes that the Program serves.
+
+    make: from a Program without symbolic sizes to what runs it. driver: of the latest.
+    """
+
+    def __init__(self, program: Program, make: Callable[[Program], Run]) -> None:
+        if program.sizes is None:
+            raise InternalError("a Program without symbolic sizes")
+        self.program = program
+        self.sizes = program.sizes
+        self._make = make
+        self._read = [(k, _READERS[kind](dim)) for kind, k, dim in program.sizes.readings]
+        self._made: OrderedDict[tuple[int, ...], Run] = OrderedDict()
+        self._explain: Callable[..., object] | None = None
+        self._eager: Callable[..., object] | None = None
+        self.driver = "native"
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """The outputs for these inputs. Errors: as of the Executable of a static Program."""
+        values = tuple([read(inputs[k]) for k, read in self._read])
+        run = self._made.get(values)
+        return (self._new(values) if run is None else run)(*inputs)
+
+    def _new(self, values: tuple[int, ...]) -> Run:
+        for n, (lo, hi) in zip(values, self.sizes.bounds, strict=True):
+            if (lo is not None and n < lo) or (hi is not None and n > hi):
+                raise InternalError(f"a size of {n}, where the graph was made for {lo} to {hi}")
+        run = self._make(at(self.program, values))
+        run.explain, run.eager = self._explain, self._eager
+        self.driver = run.driver
+        self._made[values] = run
+        while len(self._made) > KEPT:
+            self._made.popitem(last=False)
+        return run
+
+    def trim(self) -> None:
+        """Give back the memory that is kept between calls."""
+        for run in list(self._made.values()):
+            run.trim()
+
+    @property
+    def explain(self) -> Callable[..., object] | None:
+        """Takes the inputs and raises eager's error; asked when a kernel reports a failure."""
+        return self._explain
+
+    @explain.setter
+    def explain(self, value: Callable[..., object] | None) -> None:
+        self._explain = value
+        for run in list(self._made.values()):
+            run.explain = value
+
+    @property
+    def eager(self) -> Callable[..., object] | None:
+        """Takes the inputs and does in eager what a call does."""
+        return self._eager
+
+    @eager.setter
+    def eager(self, value: Callable[..., object] | None) -> None:
+        self._eager = value
+        for run in list(self._made.values()):
+            run.eager = value
