@@ -67,6 +67,7 @@ def _first_look(cap: Capture, obj: Value) -> int:
 
 def _function_set(cap: Capture, obj: FunctionValue, name: str, value: Value) -> None:
     """An attribute of a function made in the frame."""
+    cap.unguarded += 1
     if name in ("__name__", "__qualname__"):
         if not (isinstance(value, Const) and isinstance(value.obj, str)):
             raise raised(TypeError, f"{name} must be set to a string object")

@@ -73,7 +73,11 @@ def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Val
         case Const():
             _call_const(cap, fn, args, kwargs, cont, on_raise)
         case InstanceValue():
-            _call_instance(cap, fn, args, kwargs, cont, on_raise)
+            run = functools.partial(_call_instance, cap, fn, args, kwargs, cont, on_raise)
+            if cap.slices is None:
+                run()
+            else:
+                cap.slices.call(cap, fn, args, kwargs, cont, run)
         case _:
             raise raised(TypeError, f"'{fn.cls().__name__}' object is not callable")
 

@@ -20,6 +20,7 @@ from torch.fx import Graph, Node
 from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
 from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
+from torchweld.capture.fake_copies import FakeMaker
 from torchweld.capture.late import LateNumber, LateNumbers, takes_late
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.values.base import (
@@ -44,9 +45,10 @@ _MAX_NESTING = 4
 
 
 class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
-    """FakeMode that remembers which inference tensors were written: they count no versions.
+    """FakeMode that remembers which tensors were written: inference tensors count no versions.
 
     draws: how many operators drew random numbers. noted: while watching, what memory was written.
+    writes: the memory of every tensor that was written, in order.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -55,6 +57,7 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
         self.draws = 0
         self.watching = 0
         self.noted: set[int] = set()
+        self.writes: list[int] = []
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.draws += torch.Tag.nondeterministic_seeded in func.tags
@@ -68,8 +71,12 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
     def note(self, given: Any) -> None:
         """These were written."""
         for x in given if isinstance(given, tuple | list) else (given,):
-            if isinstance(x, torch.Tensor) and (x.is_inference() or self.watching):
-                (self.written if x.is_inference() else self.noted).add(_memory(x))
+            if isinstance(x, torch.Tensor):
+                self.writes.append(_memory(x))
+                if x.is_inference():
+                    self.written.add(_memory(x))
+                elif self.watching:
+                    self.noted.add(_memory(x))
 
 
 def _memory(fake: torch.Tensor) -> int:
@@ -92,9 +99,13 @@ class GraphBuilder:
         self.places: list[Source | LateNumber] = []
         self.numbers: dict[int, Node] = {}
         self.mode = WatchfulMode(allow_non_fake_inputs=False, static_shapes=True)
+        self.maker = FakeMaker(self.mode)
+        self.memories: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.inputs: list[tuple[Source, TensorValue, torch.Tensor]] = []
         self.versions: list[int] = []
         self.by_fake: dict[int, TensorValue] = {}
+        self.origin: dict[Node, TensorValue] = {}  # of the placeholders of tensors
+        self.reals: dict[int, torch.Tensor] = {}  # by the id of an input's value
         self.kept: list[object] = []
         self.n_calls = 0
         self._names: set[str] = set()
@@ -104,7 +115,7 @@ class GraphBuilder:
               = None) -> TensorValue:  # fmt: skip
         """A placeholder for a tensor from outside."""
         with torch.no_grad(), outside_of_transforms():
-            fake = make_fake() if make_fake else self.mode.from_tensor(real, static_shapes=True)
+            fake = make_fake() if make_fake else self._fake(real)
         node = self.root.placeholder(self._name(source.text()))
         node.meta[VAL] = fake
         kind = type(real)
@@ -112,9 +123,25 @@ class GraphBuilder:
         self.inputs.append((source, value, real))
         self.places.append(source)
         self.versions.append(_version(fake))
-        self.by_fake[id(fake)] = value
+        self.origin[node] = self.by_fake[id(fake)] = value
+        self.reals[id(value)] = real
         self.kept.append(fake)
         return value
+
+    def _fake(self, real: torch.Tensor) -> torch.Tensor:
+        """The fake of a real tensor. Tensors that share memory have fakes that share memory."""
+        memory = _memory(real)
+        first = self.memories.get(memory)
+        if first is None:
+            made = self.maker.like(real)
+            self.memories[memory] = (real, made)
+            if made is not None:
+                return made
+        elif first[1] is not None:  # it was made without the mode's knowledge
+            converter = self.mode.fake_tensor_converter.meta_converter
+            storage = converter.describer.describe_storage(first[0].untyped_storage())
+            converter.set_storage_memo(storage, first[1].untyped_storage())
+        return self.mode.from_tensor(real, static_shapes=True)
 
     def number(self, x: LateNumber) -> Node:
         """A placeholder for a late number."""
@@ -222,9 +249,12 @@ class GraphBuilder:
             raise refuse("W112", f"tensor subclass {type(fake).__name__}", at)
         if any(isinstance(n, torch.SymInt) for n in fake.shape):
             raise refuse("W105", "a size that depends on data", at)
-        value = TensorValue(node, fake)
-        self.by_fake[id(fake)] = value
-        self.kept.append(fake)
+        return self.known(TensorValue(node, fake))
+
+    def known(self, value: TensorValue) -> TensorValue:
+        """`value`, found from now on where an operator returns its fake."""
+        self.by_fake[id(value.fake)] = value
+        self.kept.append(value.fake)
         return value
 
     # ------------------------------------------------------------------ bodies

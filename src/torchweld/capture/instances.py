@@ -17,7 +17,10 @@ MISSING = object()
 def instance_get(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
     """An entry of the instance dictionary, or None; guards its absence."""
     if name in obj.attrs:
-        return obj.attrs[name]
+        known = obj.attrs[name]
+        if known is not None:
+            cap.touched.append(known)
+        return known
     if obj.real is None:
         return None
     table = instance_dict(obj.real)
@@ -56,7 +59,10 @@ def slot_get(cap: Capture, obj: InstanceValue, raw: Any, name: str) -> Value | N
     """What a slot holds, or None while it is empty; guards what was found."""
     key = raw.__name__
     if key in obj.attrs or obj.real is None:
-        return obj.attrs.get(key)
+        known = obj.attrs.get(key)
+        if known is not None:
+            cap.touched.append(known)
+        return known
     assert obj.source is not None
     try:
         real = raw.__get__(obj.real)

@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
+from torchweld.base import config
 from torchweld.base.errors import GraphBreak
 from torchweld.capture import functions, opcodes, outside
 from torchweld.capture.attrs import closure_of
@@ -26,6 +27,7 @@ from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
+from torchweld.capture.slices import Slices
 from torchweld.capture.state import Raised, VFrame, refuse
 from torchweld.capture.suspend import stops_of, suspend
 from torchweld.capture.tables import OPCODES, OpcodeHandler
@@ -72,6 +74,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     cap.wrapper = wrap
     cap.caller = call_value
     cap.inner = run_inner
+    if not cap.late.sources and "slices" not in config.current().skip:
+        cap.slices = Slices()
     grad_mode, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     _guard_state(cap)
     code = decode(fn.__code__)

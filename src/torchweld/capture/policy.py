@@ -212,6 +212,7 @@ def _disabled(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]
 def _constant_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                    cont: Cont | None) -> None:  # fmt: skip
     """Call it for real, once per capture; the user says that the result never changes."""
+    cap.unguarded += 1
     try:
         out = fn(*(_real(cap, a) for a in args), **{k: _real(cap, v) for k, v in kwargs.items()})
     except NotConstant:

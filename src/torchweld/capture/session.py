@@ -139,6 +139,9 @@ class Capture:
     with block, or called from one.
     outside_stop: before the first instruction that advances an iterator from outside.
     modes: calls that set modes of torch, with the state before, in order.
+    slices: calls that may be repeated (slices.py); None for a capture that repeats none. For their
+    sake: what was changed, what was looked at and from where, in order; how often an answer
+    depended on an object in a way that no guard shows.
     """
 
     def __init__(self, late: frozenset[Source] = frozenset(), stop: int = 0) -> None:
@@ -151,6 +154,11 @@ class Capture:
         self.pinned: dict[int, Pinned] = {}
         self.private = Private()
         self.changed: dict[Mutable, None] = {}
+        self.marked: list[Mutable] = []
+        self.touched: list[Value] = []
+        self.asked: list[Source] = []
+        self.unguarded = 0
+        self.slices: Any = None
         self.globals_written: dict[tuple[int, str], tuple[dict[str, object], Value | None]] = {}
         self.handled: list[Value] = []
         self.cells: dict[int, CellValue] = {}
@@ -222,6 +230,13 @@ class Capture:
         stands_for = self.private.stand_ins.get(id(obj))
         if stands_for is not None:
             return stands_for
+        found = self._wrapped(obj, source)
+        self.asked.append(source)
+        self.touched.append(found)
+        return found
+
+    def _wrapped(self, obj: object, source: Source) -> Value:
+        assert self.wrapper is not None
         if source in self.late.sources and isinstance(obj, int | float) and (
                 type(obj) in (int, float)):  # fmt: skip
             return self.late.leaf(obj, source)
@@ -274,6 +289,11 @@ class Capture:
             return
         if kind == "type" and isinstance(expected, type) and issubclass(expected, torch.nn.Module):
             self.guard("class_version", self.pin(expected), None)  # its methods may be replaced
+        self.add_guard(kind, source, expected)
+
+    def add_guard(self, kind: str, source: Source | None, expected: object,
+                  why: Loc | None = None) -> None:  # fmt: skip
+        """Record a fact, made necessary by the line `why`, else by the present one."""
         try:
             key: tuple[object, ...] = (kind, source, type(expected), expected)
             hash(key)
@@ -281,7 +301,7 @@ class Capture:
             key = (kind, source, "id", id(expected))
             self.kept.append(expected)
         if key not in self.guards:
-            self.guards[key] = Guard(kind, source, expected, self.loc())
+            self.guards[key] = Guard(kind, source, expected, why or self.loc())
 
     def close(self) -> None:
         """Let go of everything, real tensors among it: parts of a capture refer to one another."""
@@ -304,6 +324,7 @@ class Capture:
                              at=self.loc())  # fmt: skip
         cell.changed = True
         self.changed.setdefault(cell, None)
+        self.marked.append(cell)
 
 
 def _uncompiled(fn: Value, args: list[Value]) -> tuple[Value, list[Value]]:

@@ -443,11 +443,15 @@ def file_key(cap: Capture, x: Value) -> object:
         case TupleValue():
             return tuple(file_key(cap, i) for i in cap.force_items(x.items))
         case BoundValue():
+            cap.unguarded += 1
             return ("bound", file_key(cap, x.func), hash_key(x.self_))
         case InstanceValue():
             return _instance_key(cap, x)
         case ArrayValue():
             raise refuse("W102", f"a {x.cls().__name__} as a key", cap.loc())
+        case Const():
+            return hash_key(x)
+    cap.unguarded += 1
     return hash_key(x)
 
 
@@ -469,6 +473,7 @@ def _instance_key(cap: Capture, x: InstanceValue) -> object:
     if any(getattr(kind, n) is not getattr(object, n) for n in ("__hash__", "__eq__")):
         raise refuse("W107", f"a {kind.__name__} with its own __hash__ or __eq__ as a key",
                      cap.loc())  # fmt: skip
+    cap.unguarded += 1
     return hash_key(x)
 
 
@@ -482,6 +487,7 @@ def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
     slot = d.items.get(filed)
     if slot is not None:
         value = d.items[filed] = cap.force(slot)
+        cap.touched.append(value)
         return value
     if isinstance(filed, FieldsKey | tuple) and not d.complete:
         complete(cap, d)

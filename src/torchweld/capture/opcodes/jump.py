@@ -91,6 +91,8 @@ def _close(cap: Capture, gen: GeneratorValue, value: Value) -> None:
 @opcode("RETURN_VALUE")
 def return_value(cap: Capture, f: VFrame, i: Instr) -> None:
     value = f.stack.pop()
+    if cap.slices is not None:
+        cap.slices.end(cap, f, value)
     cap.frames.pop()
     if not cap.frames and f.on_return is None:
         _leave(cap, value)

@@ -51,6 +51,7 @@ def load_deref(cap: Capture, f: VFrame, i: Instr) -> None:
     if cell.contents is None:
         raise raised(NameError, f"cannot access free variable '{i.arg}'")
     cell.contents = value = cap.force(cell.contents)
+    cap.touched.append(cell)
     f.stack.append(value)
 
 
