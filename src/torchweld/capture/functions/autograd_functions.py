@@ -31,8 +31,8 @@ from torchweld.capture.values.base import (
 from torchweld.ir.nested import CustomFunction
 
 _OWN_CONTEXT = torch.autograd.Function.setup_context
-# written in C from torch 2.14 on
-_APPLY: Any = torch.autograd.Function.apply
+# as the class holds it: a classmethod, or from torch 2.14 on its twin in C
+_APPLY: Any = vars(torch.autograd.Function)["apply"]
 _ONCE = once_differentiable(lambda ctx: None).__code__
 # what forward tells its context, and what it says when it is not asked
 _UNUSUAL: dict[str, object] = {"materialize_grads": True, "dirty_tensors": ()}
