@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass
+from typing import Any
 
 from torch.fx import Graph, GraphModule, Node, graph_module
 
@@ -11,6 +12,7 @@ VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node p
 LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
 ORIGIN = "origin"  # node.meta[ORIGIN]: name of the captured node it came from
 OWNED = "owned"  # node.meta[OWNED]: True for a placeholder that is a module's parameter or buffer
+KEPT = "kept"  # graph_module.meta[KEPT]: True if compiled code goes on using the graph
 SETTINGS = "torchweld"  # graph_module.meta[SETTINGS]: GraphSettings
 
 
@@ -37,14 +39,67 @@ class GraphPair:
         value must be copied into that input.
     aliases: for each real output, the input position that it is an alias of (same object or view),
         or None. An aliasing output's node is a chain of views of the (updated) input.
-    backward, saved: for the training work; None and () for inference.
     """
 
     forward: Graph
     mutated: tuple[int, ...]
     aliases: tuple[int | None, ...]
-    backward: Graph | None = None
-    saved: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """How an output of the captured graph is made where gradients are required.
+
+    place: of a result, or of an input if `of_input`. views: the operators that lead from there to
+    the output, each with its arguments behind the first. requires_grad: whether the output does.
+    """
+
+    place: int
+    of_input: bool
+    views: tuple[tuple[Any, tuple[Any, ...], dict[str, Any]], ...]
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A graph that needs gradients: its forward graph, and what backward graphs are cut from.
+
+    forward: its outputs are the results, then `saved`.
+    graph: forward and backward operators in one graph. Placeholders are the inputs, and somewhere
+        `tangents`; the output node is (updated inputs, results, gradients), three tuples.
+    tangents: per result its gradient's placeholder, None where no gradient flows.
+    gradients: positions of the inputs that require grad, as the graph returns their gradients; a
+        gradient is None where there is none.
+    kept_inputs, kept_results: positions of what eager's autograd keeps; backward graphs read these
+        as they are, and nobody may change them before.
+    saved: nodes of `graph`: what backward graphs read besides.
+    returned: one for each output of the captured graph.
+    bases: per result, the captured output that it is, or (if the flag is set) is the base of.
+    draws: whether the forward graph draws random numbers.
+    """
+
+    forward: GraphPair
+    graph: Graph
+    tangents: tuple[Node | None, ...]
+    gradients: tuple[int, ...]
+    kept_inputs: tuple[int, ...]
+    kept_results: tuple[int, ...]
+    saved: tuple[Node, ...]
+    returned: tuple[Returned, ...]
+    bases: tuple[tuple[int, bool], ...]
+    draws: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The backward graph for gradients of certain results.
+
+    pair: its inputs are the kept inputs, kept results and saved values, then the given tangents.
+    gradients: for each of the Joint's, which output of `pair` it is, or None.
+    """
+
+    pair: GraphPair
+    gradients: tuple[int | None, ...]
 
 
 def dismantle(gm: GraphModule) -> None:
