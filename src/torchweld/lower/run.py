@@ -146,7 +146,8 @@ def _apply(b: Builder, rule: Rule, copies: bool, node: Node, env: Env) -> Lowere
 
 def _agrees(found: Lowered, b: Builder, op: OpOverload) -> Lowered:
     """`found`, after checking its shapes and dtypes against the metadata."""
-    tensors = found if isinstance(found, tuple) else (found,)
+    parts = found if isinstance(found, tuple) else (found,)
+    tensors = [t for t in parts if t is not None]  # results that are not asked for are None
     for t, spec in zip(tensors, b.specs, strict=False):
         if isinstance(t, Tensor) and (t.shape, t.dtype) != (spec.shape, spec.dtype):
             raise InternalError(f"{op} was lowered to {t.dtype}{list(t.shape)}, "
