@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from torchweld.base import config, events
 from torchweld.base.errors import (
@@ -47,7 +47,17 @@ from torchweld.graph.backward import backward
 from torchweld.graph.joint import joint
 from torchweld.graph.repeats import find_repeats, inputs_of, shortened
 from torchweld.graph.run import normalize
-from torchweld.ir.graph import KEPT, OWNED, SETTINGS, VAL, GraphPair, GraphSettings, Joint
+from torchweld.ir.graph import (
+    KEPT,
+    OWNED,
+    SETTINGS,
+    VAL,
+    GraphPair,
+    GraphSettings,
+    Joint,
+    let_go,
+    take_apart,
+)
 from torchweld.ir.guard import Guard
 from torchweld.ir.lengthen import check_same, lengthen
 from torchweld.ir.loop import LoopGraph, writes
@@ -380,11 +390,19 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
         executable.explain = plain
     compiled = Compiled(plain, executable, differentiable=True)
     build = functools.partial(_backward, weakref.ref(compiled), parts, number, settings)
-    compiled.call = Differentiable(
+    call = Differentiable(
         parts, executable, build, plain, ambient(), parts.forward.mutated, inference_inputs(gm)
     )
-    gm.meta[KEPT] = True  # the call may need it as long as it lives
+    gm.meta[KEPT] = True
+    weakref.finalize(call, _free, gm, parts.graph).atexit = False
+    compiled.call = call
     return _counted(compiled)
+
+
+def _free(gm: GraphModule, graph: Graph) -> None:
+    """What a Differentiable leaves behind."""
+    let_go(gm)
+    take_apart(graph)
 
 
 def _backward(compiled: weakref.ref[Compiled], parts: Joint, number: int,

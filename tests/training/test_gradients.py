@@ -47,7 +47,8 @@ SHAPES = {
     "index_add": lambda x: torch.zeros(3, 8).index_add(0, torch.tensor([0, 1, 1, 2, 0]), x) * x[:3],
     "scatter_add": lambda x: torch.zeros(5, 8).scatter_add(
         1, torch.arange(40).view(5, 8) % 3, x * 2),
-    "tril": lambda x: x[:, :5].tril() * 2, "permute": lambda x: x.view(5, 2, 4).permute(2, 0, 1) * 2,
+    "tril": lambda x: x[:, :5].tril() * 2,
+    "permute": lambda x: x.view(5, 2, 4).permute(2, 0, 1) * 2,
 }  # fmt: skip
 
 

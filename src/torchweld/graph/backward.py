@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.fx import Node
 
 from torchweld.base.config import Config
 from torchweld.base.errors import InternalError
-from torchweld.graph.extract import Extraction, ancestors
+from torchweld.graph.extract import Extraction, ancestors, ends_of
 from torchweld.graph.rewrites.node import fake_mode_of
 from torchweld.graph.rewrites.run import rewrite
 from torchweld.graph.schema import draws, view_chain
@@ -27,8 +28,7 @@ def backward(joint: Joint, given: Sequence[bool], cfg: Config) -> Backward:
     from gradients that are not there is not computed, and an input reached by no other has none.
     """
     made = _Cut(joint, given)
-    gradients: Sequence[Node | None]
-    gradients = joint.graph.output_node().args[0][2]  # type: ignore[index, assignment]
+    _, _, gradients = ends_of(joint.graph)
     made.run([g for g in gradients if g is not None])
     outputs: list[Node] = []
     places: list[int | None] = []
@@ -61,9 +61,9 @@ class _Cut:
         self.part = Extraction()
         places = joint.graph.find_nodes(op="placeholder")
         inputs = [p for p in places if p not in joint.tangents]
-        results = joint.graph.output_node().args[0][1]  # type: ignore[index]
+        _, results, _ = ends_of(joint.graph)
         for node in (*(inputs[i] for i in joint.kept_inputs),
-                     *(results[k] for k in joint.kept_results), *joint.saved):  # type: ignore
+                     *(results[k] for k in joint.kept_results), *joint.saved):  # fmt: skip
             self.part.place(node)
         self.zero: set[Node] = set()
         for tangent, there in zip(joint.tangents, given, strict=True):
@@ -134,7 +134,7 @@ class _Cut:
 
     def _zeros(self, node: Node) -> Node:
         value: torch.Tensor = node.meta[VAL]
-        options = {"dtype": value.dtype, "device": value.device}
+        options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
         made = self.part.graph.create_node(
             "call_function", aten.full.default, (list(value.shape), 0), options)  # fmt: skip
         with fake_mode_of(node), torch.no_grad():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch.fx import Graph, Node
 
@@ -47,3 +48,10 @@ def ancestors(ends: Iterable[Node]) -> set[Node]:
             found.add(node)
             waiting.extend(node.all_input_nodes)
     return found
+
+
+def ends_of(graph: Graph) -> tuple[Sequence[Node], Sequence[Node], Sequence[Node | None]]:
+    """What a joint graph returns: updated inputs, results, gradients."""
+    ends: Any = graph.output_node().args[0]
+    updates, results, gradients = ends
+    return updates, results, gradients

@@ -73,10 +73,10 @@ class Network:
                     self._left[e ^ 1] += flow
                 path, at = [], source
                 continue
-            e = self._next(at, tried, level)
-            if e is not None:
-                path.append(e)
-                at = self._to[e]
+            onward = self._next(at, tried, level)
+            if onward is not None:
+                path.append(onward)
+                at = self._to[onward]
             elif path:
                 at = self._to[path.pop() ^ 1]
                 tried[at] += 1

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from torchweld.base.config import Config
-from torchweld.graph.extract import Extraction, ancestors
+from torchweld.graph.extract import Extraction, ancestors, ends_of
 from torchweld.graph.mincut import INFINITE, Network
 from torchweld.graph.outputs import Results
 from torchweld.graph.rewrites.node import new_node
@@ -77,7 +77,7 @@ def cut(traced: Traced, cfg: Config) -> Joint:
     """The forward graph, and what it saves."""
     graph = traced.graph
     _own_gradients(traced)
-    updates, results, _ = graph.output_node().args[0]  # type: ignore[misc]
+    updates, results, _ = ends_of(graph)
     chosen = _Choice(traced, results)
     given = {results[k] for k in traced.kept_results} | {
         traced.inputs[i] for i in traced.kept_inputs}  # fmt: skip
@@ -100,7 +100,7 @@ def cut(traced: Traced, cfg: Config) -> Joint:
 def _own_gradients(traced: Traced) -> None:
     """Clone gradients that share memory only since copies were removed."""
     output = traced.graph.output_node()
-    updates, results, grads = output.args[0]  # type: ignore[misc]
+    updates, results, grads = ends_of(traced.graph)
     owners: dict[Node, str | None] = {}
     changed = list(grads)
     for k, (grad, owner) in enumerate(zip(grads, traced.owners, strict=True)):
@@ -130,8 +130,7 @@ class _Choice:
         owners = {view_chain(r)[-1] for r in results}
         self.shared = frozenset(({*inputs} | owners) - self.kept - owned)
         self.tangent_side = _depending(self.graph, [t for t in traced.tangents if t is not None])
-        given: Sequence[Node | None] = self.graph.output_node().args[0][2]  # type: ignore
-        self.gradients = {g for g in given if g is not None}
+        self.gradients = {g for g in ends_of(self.graph)[2] if g is not None}
         self.needed = ancestors(self.gradients)
 
     def saved(self) -> list[Node]:
@@ -204,9 +203,9 @@ class _Choice:
         """Whether an operator of the backward that is no loop reads the node, so that it would have
         to be written anyway."""
         for user in node.users:
-            if user in self.tangent_side and user in self.needed:
-                if not (is_view(user.target) or _reads_loops(user.target)):
-                    return True
+            if user in self.tangent_side and user in self.needed and not (
+                    is_view(user.target) or _reads_loops(user.target)):  # fmt: skip
+                return True
             if is_view(user.target) and self._in_memory(user):
                 return True
         return False
@@ -252,8 +251,9 @@ def _forward(traced: Traced, updates: Sequence[Node], results: Sequence[Node],
     separate(graph, collected)
     with graph.inserting_before(output):
         kept = [_copy(graph, taken.nodes[n]) if n in shared else taken.nodes[n] for n in saved]
-    output.args = ((*output.args[0], *kept),)  # type: ignore[misc]
-    output.meta[VAL] = tuple(n.meta[VAL] for n in output.args[0])  # type: ignore[union-attr]
+    returned: Any = output.args[0]
+    output.args = ((*returned, *kept),)
+    output.meta[VAL] = tuple(n.meta[VAL] for n in (*returned, *kept))
     drop_dead(graph, frozenset())
     aliases = (*collected.aliases, *(None for _ in saved))
     pair = rewrite(GraphPair(graph, collected.mutated, aliases), cfg)

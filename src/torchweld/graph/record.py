@@ -29,6 +29,9 @@ from torchweld.ir.predicted import below_functionalization, real_strides
 
 aten = torch.ops.aten
 
+# the number that the next operator gets from autograd
+_next_number: Callable[[], int] = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009
+
 BACKWARD = "backward"  # node.meta[BACKWARD]: the node was recorded while autograd ran
 
 Decomposition = Callable[..., Any]
@@ -67,7 +70,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """False: the default would import torch._dynamo to wrap `__torch_dispatch__`."""
         return False
 
-    def placeholder(self, name: str, value: FakeTensor) -> Node:
+    def placeholder(self, name: str, value: Tensor) -> Node:
         """An input of the graph, whose value is `value`."""
         node = self.graph.placeholder(name)
         node.meta[VAL] = value
@@ -78,7 +81,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What is recorded from now on comes from this captured node."""
         self.origin, self.loc = origin, loc
         if torch.is_grad_enabled():
-            self._begun.append((torch.autograd._get_sequence_nr(), origin, loc))
+            self._begun.append((_next_number(), origin, loc))
 
     def _begin_backward_node(self) -> None:
         """Take over origin and line of what autograd runs the backward of."""

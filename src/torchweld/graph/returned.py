@@ -21,8 +21,8 @@ from torchweld.graph.outputs import view_of
 from torchweld.graph.record import Recorder
 from torchweld.ir.graph import Returned
 
-_CREATION: Any = torch._C._autograd._get_creation_meta  # type: ignore[attr-defined]
-_KINDS: Any = torch._C._autograd.CreationMeta  # type: ignore[attr-defined]
+_CREATION: Any = torch._C._autograd._get_creation_meta
+_KINDS: Any = torch._C._autograd.CreationMeta
 # views that know where they come from; the others must not be changed in place later
 _ORDINARY = (_KINDS.DEFAULT, _KINDS.MULTI_OUTPUT_NODE)
 

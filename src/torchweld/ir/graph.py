@@ -12,7 +12,8 @@ VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node p
 LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
 ORIGIN = "origin"  # node.meta[ORIGIN]: name of the captured node it came from
 OWNED = "owned"  # node.meta[OWNED]: True for a placeholder that is a module's parameter or buffer
-KEPT = "kept"  # graph_module.meta[KEPT]: True if compiled code goes on using the graph
+KEPT = "kept"  # graph_module.meta[KEPT]: True while compiled code uses the graph itself
+ENDED = "ended"  # graph_module.meta[ENDED]: True when nobody else does any more
 SETTINGS = "torchweld"  # graph_module.meta[SETTINGS]: GraphSettings
 
 
@@ -106,12 +107,31 @@ def dismantle(gm: GraphModule) -> None:
     """Take a graph apart that nobody needs any more: its nodes refer to one another, and with them
     everything in their metadata would wait for the garbage collector. The text of its code, which
     torch.fx keeps for tracebacks for ever, is dropped as well."""
-    graph = gm.graph
     name = type(gm).forward.__code__.co_filename
     if graph_module._loader.eval_cache.pop(name, None) is not None:
         linecache.cache.pop(name, None)
+    graph = gm.graph
+    gm.__dict__.clear()
+    take_apart(graph)
+
+
+def take_apart(graph: Graph) -> None:
+    """Cut the references between a graph's nodes, when nobody needs it any more."""
     for node in reversed(graph.nodes):
         graph.erase_node(node)
         node.meta.clear()
-    gm.__dict__.clear()
     graph.__dict__.clear()
+
+
+def end(gm: GraphModule) -> None:
+    """Nobody needs the graph any more, but perhaps compiled code: take it apart then, or now."""
+    gm.meta[ENDED] = True
+    if not gm.meta.get(KEPT):
+        dismantle(gm)
+
+
+def let_go(gm: GraphModule) -> None:
+    """Compiled code does not need the graph any more."""
+    gm.meta[KEPT] = False
+    if gm.meta.get(ENDED):
+        dismantle(gm)

@@ -67,7 +67,7 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
     if node.target is operator.getitem:
         source, k = node.args
         assert isinstance(source, Node) and isinstance(k, int)
-        return env[source][k]  # type: ignore[index]
+        return env[source][k]  # type: ignore[index, return-value]
     op = node.target
     if not isinstance(op, OpOverload):
         raise LoweringError("W201", f"call of {op}", at=_loc(node))

@@ -24,8 +24,8 @@ from torchweld.lower import (
 from torchweld.lower.registry import LOWERINGS, Rule
 
 MODULES = (
-    activation, activation_backward, arithmetic, backward, compare, concat, contractions, factory, gather, loss, norm, reduce,
-    resize, scatter, softmax, views, window,
+    activation, activation_backward, arithmetic, backward, compare, concat, contractions, factory,
+    gather, loss, norm, reduce, resize, scatter, softmax, views, window,
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torchweld.ir.graph import Joint, Returned
 from torchweld.runtime.executable import Executable
 
-_KEEPS_GRAPH: Any = torch._C._autograd._get_current_graph_task_keep_graph  # type: ignore[attr-defined]
+_KEEPS_GRAPH: Any = torch._C._autograd._get_current_graph_task_keep_graph
 Given = tuple[bool, ...]
 
 
@@ -39,7 +39,7 @@ class Tangent:
     device: torch.device
 
 
-class Differentiable:
+class Differentiable:  # without slots: it is weakly referenced
     """Call it with the inputs of the captured graph; returns its outputs.
 
     forward: the compiled forward. build: the backward for the results whose gradients are given;
@@ -205,8 +205,8 @@ def _inputs(what: Differentiable, ctx: Any, saved: Sequence[Tensor]) -> list[Ten
     found = dict(zip(what.kept_inputs, saved, strict=False))
     if what.others:
         if ctx.others is None:
-            raise RuntimeError("the inputs of a compiled graph are gone: call backward with "
-                               "retain_graph=True before differentiating its gradients")  # fmt: skip
+            raise RuntimeError("the inputs of a compiled graph were freed after its backward; "
+                               "specify retain_graph=True in that call")  # fmt: skip
         if [ctx.others[k]._version for k in what.versioned] != ctx.versions:
             raise RuntimeError("an input of a compiled graph has been modified by an inplace "
                                "operation before its gradients were differentiated")  # fmt: skip
