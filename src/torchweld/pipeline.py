@@ -8,6 +8,7 @@ is counted in STATISTICS, and told in notes to whoever listens.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import types
@@ -20,24 +21,43 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from torchweld.base import config, events
 from torchweld.base.errors import (
     BackendError,
     Refusal,
     Unsupported,
+    WeldError,
 )
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.late_inputs import number_places, numbers_as_tensors, with_tensors
-from torchweld.capture.modes import restoring
+from torchweld.capture.modes import ambient, restoring
 from torchweld.capture.module import CapturedModule
+from torchweld.capture.session import Compiling
 from torchweld.codegen.run import generate
 from torchweld.fuse.run import fuse
-from torchweld.graph.autograd import needs_autograd
+from torchweld.graph.autograd import (
+    check_writes,
+    inference_inputs,
+    needs_autograd,
+    outputs_require_grad,
+)
+from torchweld.graph.backward import backward
+from torchweld.graph.joint import joint
 from torchweld.graph.repeats import find_repeats, inputs_of, shortened
 from torchweld.graph.run import normalize
-from torchweld.ir.graph import OWNED, SETTINGS, VAL, GraphSettings
+from torchweld.ir.graph import (
+    KEPT,
+    OWNED,
+    SETTINGS,
+    VAL,
+    GraphPair,
+    GraphSettings,
+    Joint,
+    let_go,
+    take_apart,
+)
 from torchweld.ir.guard import Guard
 from torchweld.ir.lengthen import check_same, lengthen
 from torchweld.ir.loop import LoopGraph, writes
@@ -49,6 +69,7 @@ from torchweld.lower.freeze import freeze
 from torchweld.lower.run import lower
 from torchweld.runtime import triton_service
 from torchweld.runtime.executable import Executable, make_executable
+from torchweld.runtime.gradients import Differentiable, Gradients
 
 INCLUDE = Path(__file__).parent / "codegen" / "include"
 Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
@@ -60,31 +81,49 @@ _KEEP = 1000
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Compiled:
-    """What became of one captured graph. kernels, externs: launches and ATen calls per call."""
+    """What became of one captured graph. kernels, externs: launches and ATen calls per call.
+
+    differentiable: whether autograd can go through it. backwards: what was compiled for that when
+    it first did.
+    """
 
     call: Callable[..., Any]
     executable: Executable | None = None
     refusal: Refusal | None = None
+    differentiable: bool = False
+    backwards: list[Executable] = field(default_factory=list)
 
     @property
     def kernels(self) -> int:
-        return self._count(Launch, GridLaunch)
+        return sum(_count(e, Launch, GridLaunch) for e in self._executables())
 
     @property
     def externs(self) -> int:
-        return self._count(Call)
+        return sum(_count(e, Call) for e in self._executables())
 
     def text(self) -> str:
         """How the graph runs, in words."""
         if self.refusal is not None:
             return f"ATen calls ({self.refusal.code}: {self.refusal.why})"
-        counts = ((self.kernels, "generated kernel"), (self.externs, "ATen call"))
-        return ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
+        assert self.executable is not None
+        parts = [_in_words(self.executable)]
+        parts += [f"backward: {_in_words(e)}" for e in self.backwards]
+        if self.differentiable and not self.backwards:
+            parts.append("backward: compiled when it first runs")
+        return "; ".join(parts)
 
-    def _count(self, *kinds: type) -> int:
-        if self.executable is None:
-            return 0
-        return sum(isinstance(s, kinds) for s in self.executable.program.steps)
+    def _executables(self) -> list[Executable]:
+        return [*([] if self.executable is None else [self.executable]), *self.backwards]
+
+
+def _count(executable: Executable, *kinds: type) -> int:
+    return sum(isinstance(s, kinds) for s in executable.program.steps)
+
+
+def _in_words(executable: Executable) -> str:
+    counts = ((_count(executable, Launch, GridLaunch), "generated kernel"),
+              (_count(executable, Call), "ATen call"))  # fmt: skip
+    return ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
 
 
 @dataclass(slots=True)
@@ -300,20 +339,22 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
     if any(f.device.type == "cuda" for f in fakes if isinstance(f, torch.Tensor)):
         triton_service.warm(cfg)
     settings = settings_of(gm)
-    if needs_autograd(gm, fakes):
-        if settings.freeze:
-            why = Refusal("W207", "an input requires grad and grad mode is on")
-            events.emit("graph", "not frozen", why.text(), code=why.code, why=why.why)
-        return _through_aten(gm, Refusal("W205", "an input requires grad and grad mode is on"))
+    records = needs_autograd(gm, fakes)
+    if records and settings.freeze:
+        why = Refusal("W207", "an input requires grad and grad mode is on")
+        events.emit("graph", "not frozen", why.text(), code=why.code, why=why.why)
     try:
-        program = to_program(gm, number)
-        with events.timed("runtime"):
-            executable = make_executable(program, cfg, INCLUDE, owned_inputs(gm),
-                                         settings.cuda_graphs)  # fmt: skip
+        if records and outputs_require_grad(gm):
+            return _differentiable(gm, number)
+        if records:
+            check_writes(gm)
+        program = to_program(gm, number, frozen=settings.freeze and not records)
+        executable = _executable(program, owned_inputs(gm), settings)
     except (Unsupported, BackendError) as error:
         if cfg.mode == "strict" and isinstance(error, BackendError):
             raise
-        return _through_aten(gm, error.refusal())
+        why = error.refusal()
+        return _through_aten(gm, Refusal("W205", why.why, why.at) if records else why)
     except Exception as error:
         if cfg.mode == "strict":
             raise
@@ -322,41 +363,113 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
     if not program.meta["mutated"]:
         executable.explain = restoring(gm, gm.forward)
     executable.eager = restoring(gm, gm.forward)
-    compiled = Compiled(executable, executable)
+    return _counted(Compiled(executable, executable))
+
+
+def _executable(program: Program, owned: frozenset[int], settings: GraphSettings) -> Executable:
+    with events.timed("runtime"):
+        return make_executable(program, config.current(), INCLUDE, owned, settings.cuda_graphs)
+
+
+def _counted(compiled: Compiled) -> Compiled:
     STATISTICS.kernels += compiled.kernels
     STATISTICS.externs += compiled.externs
     return compiled
 
 
-def to_program(gm: GraphModule, number: int) -> Program:
-    """graph, lower, fuse, codegen. Errors: Unsupported with a reason.
+def _differentiable(gm: GraphModule, number: int) -> Compiled:
+    """A graph through which autograd goes. Errors: as to_program."""
+    cfg, settings = config.current(), settings_of(gm)
+    with events.timed("graph"):
+        parts = joint(gm, cfg)
+    dump(number, "graph", "fx", lambda: str(parts.forward.forward), "graph")
+    program = loops_to_program(_lowered(parts.forward), number)
+    executable = _executable(program, owned_inputs(gm), settings)
+    plain = restoring(gm, gm.forward)
+    if not program.meta["mutated"]:
+        executable.explain = plain
+    compiled = Compiled(plain, executable, differentiable=True)
+    build = functools.partial(_backward, weakref.ref(compiled), parts, number, settings)
+    call = Differentiable(
+        parts, executable, build, plain, ambient(), parts.forward.mutated, inference_inputs(gm)
+    )
+    gm.meta[KEPT] = True
+    weakref.finalize(call, _free, gm, parts.graph).atexit = False
+    compiled.call = call
+    return _counted(compiled)
+
+
+def _free(gm: GraphModule, graph: Graph) -> None:
+    """What a Differentiable leaves behind."""
+    let_go(gm)
+    take_apart(graph)
+
+
+def _backward(compiled: weakref.ref[Compiled], parts: Joint, number: int,
+              settings: GraphSettings, given: tuple[bool, ...]) -> Gradients | None:  # fmt: skip
+    """The compiled backward for the results whose gradients are given, None if there is none:
+    then the captured graph is differentiated."""
+    cfg = config.current()
+    try:
+        with Compiling(), events.timed("graph"):
+            cut = backward(parts, given, cfg)
+        dump(number, "backward_graph", "fx", lambda: str(cut.pair.forward), "graph")
+        with Compiling():
+            program = loops_to_program(_lowered(cut.pair), number, "backward_")
+            executable = _executable(program, frozenset(), settings)
+    except Exception as error:
+        if cfg.mode == "strict":
+            raise
+        what = error.refusal() if isinstance(error, WeldError) else Refusal(
+            "W901", f"{type(error).__name__}: {error}")  # fmt: skip
+        STATISTICS.internal_errors += not isinstance(error, Unsupported)
+        events.emit("graph", "backward runs in ATen", what.text(), code=what.code, why=what.why)
+        return None
+    STATISTICS.kernels += _count(executable, Launch, GridLaunch)
+    STATISTICS.externs += _count(executable, Call)
+    owner = compiled()
+    if owner is not None:
+        owner.backwards.append(executable)
+    return Gradients(executable, cut.gradients)
+
+
+def _lowered(pair: GraphPair) -> LoopGraph:
+    with events.timed("lower"):
+        return lower(pair)
+
+
+def to_program(gm: GraphModule, number: int, frozen: bool | None = None) -> Program:
+    """graph, lower, fuse, codegen. frozen: by default what the graph's settings say.
+
+    Errors: Unsupported with a reason.
 
     Of many equal layers a few are compiled, and the Program is lengthened, where that can be done.
     """
     cfg = config.current()
-    found = None if "repeats" in cfg.skip or settings_of(gm).freeze else find_repeats(gm.graph)
+    freezes = settings_of(gm).freeze if frozen is None else frozen
+    found = None if "repeats" in cfg.skip or freezes else find_repeats(gm.graph)
     if found is None:
-        return _whole_program(gm, number)
+        return _whole_program(gm, number, freezes)
     few = CapturedModule(gm, shortened(gm.graph, found))
     few.meta.update(gm.meta)
-    long = lengthen(_whole_program(few, number), inputs_of(gm.graph, found))
+    long = lengthen(_whole_program(few, number, freezes), inputs_of(gm.graph, found))
     if isinstance(long, str):
         events.emit("graph", "repeats", outcome=f"compiled whole: {long}")
-        return _whole_program(gm, number)
+        return _whole_program(gm, number, freezes)
     if cfg.verify:
-        check_same(long, _whole_program(gm, number))
+        check_same(long, _whole_program(gm, number, freezes))
     outcome = f"compiled {found.kept} of {found.count} equal stretches"
     events.emit("graph", "repeats", outcome=outcome)
     return long
 
 
-def _whole_program(gm: GraphModule, number: int) -> Program:
+def _whole_program(gm: GraphModule, number: int, freezes: bool) -> Program:
     cfg = config.current()
     with events.timed("graph"):
         pair = normalize(gm, cfg)
     dump(number, "graph", "fx", lambda: str(pair.forward), "graph")
     with events.timed("lower"):
-        fixed = owned_inputs(gm) if settings_of(gm).freeze else frozenset()
+        fixed = owned_inputs(gm) if freezes else frozenset()
         parts = freeze(lower(pair), fixed - frozenset(pair.mutated))
     program = loops_to_program(parts.main, number)
     if parts.prologue is None:

@@ -17,7 +17,7 @@ from weakref import ReferenceType
 
 from torchweld.frame.hook import run_hooked
 from torchweld.frame.program import Dispatcher, Entry
-from torchweld.ir.graph import GraphSettings, dismantle
+from torchweld.ir.graph import GraphSettings, end
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.ir.source import Source
@@ -47,7 +47,7 @@ class Made:
 
     def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.owns and self.region is not None and not at_exit():
-            dismantle(self.region.graph)
+            end(self.region.graph)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -61,6 +61,20 @@ class Outcome:
     reasons: dict[str, int] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
+    def add(self, samples: list[Sample], found: list[list[Difference]], reason: str) -> None:
+        """Count samples that were tried together, with what differs in each."""
+        self.samples += len(samples)
+        for sample, wrong in zip(samples, found, strict=True):
+            if wrong:
+                shapes = [tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in sample.args]
+                self.wrong.append(f"{wrong[0]} args={shapes} kwargs={sample.kwargs}"[:300])
+            elif reason:
+                self.fell_back += 1
+                self.reasons[reason] = self.reasons.get(reason, 0) + 1
+            else:
+                self.matched += 1
+                self.generated += STATISTICS.kernels > 0
+
 
 def clone(value: Any) -> Any:
     """A copy that shares no memory, over a storage of the same size, offset and strides."""
@@ -157,7 +171,7 @@ def runs_eagerly(op: Any, sample: Sample) -> bool:
     return True
 
 
-def _reasons() -> list[Refusal]:
+def reasons() -> list[Refusal]:
     found = list(STATISTICS.refusals)
     found += [c.refusal for c in STATISTICS.compiled if c.refusal is not None]
     return found
@@ -185,8 +199,8 @@ def attempt(op: Any, samples: list[Sample], name: str) -> tuple[list[list[Differ
             found[i] = []
     if not any(found) and differences(mine, theirs):
         found = [[Difference("values", "inputs", "changed otherwise than in eager")]] * len(found)
-    reasons = _reasons()
-    return found, _short(reasons[0]) if reasons else ""
+    why = reasons()
+    return found, short(why[0]) if why else ""
 
 
 def _compare(got: Any, want: Any, name: str) -> list[Difference]:
@@ -241,7 +255,7 @@ def _as_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> bool
     return bool((near | (right & b.isnan())).all())
 
 
-def _short(why: Refusal) -> str:
+def short(why: Refusal) -> str:
     return f"{why.code} {why.why}".split("\n")[0][:120]
 
 
@@ -262,17 +276,7 @@ def _count(op: Any, samples: list[Sample], out: Outcome) -> None:
         for sample in samples:
             _count(op, [sample], out)
         return
-    out.samples += len(samples)
-    for sample, wrong in zip(samples, found, strict=True):
-        if wrong:
-            shapes = [tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in sample.args]
-            out.wrong.append(f"{wrong[0]} args={shapes} kwargs={sample.kwargs}"[:300])
-        elif reason:
-            out.fell_back += 1
-            out.reasons[reason] = out.reasons.get(reason, 0) + 1
-        else:
-            out.matched += 1
-            out.generated += STATISTICS.kernels > 0
+    out.add(samples, found, reason)
 
 
 def entries(names: Iterable[str] = (), device: str = "cpu") -> list[tuple[Any, torch.dtype]]:

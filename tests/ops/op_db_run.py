@@ -1,7 +1,8 @@
 """Run the operator database: `python tests/ops/op_db_run.py`; continues where it was stopped.
 
-Results are appended to bench/results/opdb.jsonl as they come, and summed up in opdb.json. Each
-shard is a process; one that crashes is restarted behind the operator that crashed it.
+Results are appended to bench/results/opdb.jsonl as they come, and summed up in opdb.json; with
+`--gradients`, which runs a backward of each call too, in opdb_gradients.jsonl and .json. Each shard
+is a process; one that crashes is restarted behind the operator that crashed it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import op_db_gradients
 import torch
 from op_db import DTYPES, Outcome, check, entries
 
@@ -40,7 +42,10 @@ def key(op: Any, dtype: torch.dtype) -> Key:
 def work(given: argparse.Namespace, shard: int) -> None:
     """One shard, in this process. A line {"crashed"} stands until the outcome replaces it."""
     torch.set_num_threads(1)
-    mine = entries(given.only, given.device)[shard :: given.shards]
+    mine = entries(given.only, given.device)
+    if given.gradients:
+        mine = [(op, dtype) for op, dtype in mine if dtype.is_floating_point]
+    mine = mine[shard :: given.shards]
     done = read(given.log)
     with given.log.open("a", encoding="utf-8") as log:
         for op, dtype in mine:
@@ -56,7 +61,8 @@ def work(given: argparse.Namespace, shard: int) -> None:
 
 def _outcome(op: Any, dtype: torch.dtype, given: argparse.Namespace) -> Outcome:
     try:
-        return check(op, dtype, given.limit, given.device)
+        run_check = op_db_gradients.check if given.gradients else check
+        return run_check(op, dtype, given.limit, given.device)
     except Exception as error:
         text = f"harness: {type(error).__name__}: {error}".split("\n")[0][:200]
         return Outcome(*key(op, dtype), reasons={text: 1})
@@ -66,6 +72,7 @@ def spawn(given: argparse.Namespace, shard: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, __file__, "--log", str(given.log), "--shards", str(given.shards),
                "--limit", str(given.limit), "--device", given.device,
                "--shard", str(shard)]  # fmt: skip
+    command += ["--gradients"] * given.gradients
     return subprocess.Popen(command + (["--only", *given.only] if given.only else []))
 
 
@@ -120,8 +127,10 @@ def main() -> int:
     arguments.add_argument("--shards", type=int, default=2, help="processes")
     arguments.add_argument("--shard", type=int, help=argparse.SUPPRESS)
     arguments.add_argument("--fresh", action="store_true", help="forget earlier results")
-    arguments.add_argument("--log", type=Path, default=RESULTS / "opdb.jsonl")
+    arguments.add_argument("--gradients", action="store_true", help="with a backward of each call")
+    arguments.add_argument("--log", type=Path)
     given = arguments.parse_args()
+    given.log = given.log or RESULTS / f"opdb{'_gradients' * given.gradients}.jsonl"
     given.log.parent.mkdir(parents=True, exist_ok=True)
     if given.shard is not None:
         work(given, given.shard)

@@ -102,8 +102,8 @@ _ROWS = (
     ("W204", "size that has no bound", "none needed: the operator runs in ATen"),
     (
         "W205",
-        "gradients required: the graph runs through ATen under autograd",
-        "call under torch.no_grad() or torch.inference_mode() for generated kernels",
+        "gradients that are not compiled: the graph runs through ATen under autograd",
+        "do as the reason says, or call under torch.no_grad() if no gradient is wanted",
     ),
     ("W206", "two loop nests that were not fused", "none needed"),
     (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,6 +126,21 @@ def restoring(gm: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
             del opened[depth:]
 
     return run
+
+
+def ambient() -> Callable[[], AbstractContextManager[object]]:
+    """A context, made anew by each call, in which autocast is as it is now."""
+    state = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+             for kind in ("cpu", "cuda")]  # fmt: skip
+    cache = torch.is_autocast_cache_enabled()
+
+    def enter() -> AbstractContextManager[object]:
+        stack = ExitStack()
+        for kind, enabled, dtype in state:
+            stack.enter_context(torch.autocast(kind, dtype, enabled, cache_enabled=cache))
+        return stack
+
+    return enter
 
 
 # ------------------------------------------------------------- which tensors are inference tensors

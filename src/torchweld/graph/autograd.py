@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from torchweld.base.errors import Unsupported
 from torchweld.ir.graph import VAL
 
 _SETS: frozenset[Any] = frozenset((torch._C._set_grad_enabled, torch.set_grad_enabled))
@@ -44,6 +45,31 @@ def needs_autograd(
         elif node.op != "output" and enabled and _records(node, wants):
             return True
     return False
+
+
+def outputs_require_grad(gm: GraphModule) -> bool:
+    """Whether an output of the captured graph requires grad, or may."""
+    (returned,) = gm.graph.output_node().args
+    items = returned if isinstance(returned, (tuple, list)) else [returned]
+    values = [n.meta.get(VAL) for n in items if isinstance(n, Node)]
+    return any(not isinstance(v, Tensor) or v.requires_grad for v in values)
+
+
+def check_writes(gm: GraphModule) -> None:
+    """Refuse inputs that require grad and are changed, or require grad since they were changed.
+
+    Errors: Unsupported W201.
+    """
+    places = gm.graph.find_nodes(op="placeholder")
+    for i in gm.meta.get("mutated", ()):
+        if getattr(places[i].meta.get(VAL), "requires_grad", False):
+            raise Unsupported("W201", f"input {i} is changed and requires grad")
+
+
+def inference_inputs(gm: GraphModule) -> tuple[int, ...]:
+    """The positions of the inputs that are inference tensors, whose versions nobody counts."""
+    values = [n.meta.get(VAL) for n in gm.graph.find_nodes(op="placeholder")]
+    return tuple(i for i, v in enumerate(values) if isinstance(v, Tensor) and v.is_inference())
 
 
 def _records(node: Node, wants: set[Node]) -> bool:

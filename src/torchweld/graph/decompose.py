@@ -15,7 +15,8 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
 from torchweld.base.config import Config
-from torchweld.graph.decomps import copies as copies  # each registers its rows
+from torchweld.graph.decomps import backward as backward  # each registers its rows
+from torchweld.graph.decomps import copies as copies
 from torchweld.graph.decomps import division as division
 from torchweld.graph.decomps import foreach as foreach
 from torchweld.graph.decomps import random as random

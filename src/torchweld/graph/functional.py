@@ -21,13 +21,14 @@ _VIEWS_OF: Any = getattr(_NATIVE, "get_view_meta_sequence", None)
 
 
 @contextmanager
-def functionalized(below: TorchDispatchMode) -> Iterator[None]:
+def functionalized(below: TorchDispatchMode, grad: bool = False) -> Iterator[None]:
     """Run torch calls on functional tensors; `below` sees the functional operators.
 
-    Without gradients, and outside of inference mode: tensors made inside it lack what
+    grad: the grad mode; autograd is above functionalization, so that `below` sees the operators of
+    a backward too. Always outside of inference mode: tensors made inside it lack what
     functionalization keeps in a tensor.
     """
-    with torch.inference_mode(False), torch.no_grad(), below:
+    with torch.inference_mode(False), torch.set_grad_enabled(grad), below:
         _TORCH._enable_functionalization(reapply_views=True)
         try:
             yield

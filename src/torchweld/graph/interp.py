@@ -24,7 +24,7 @@ from torchweld.graph.random import RANDOM, RANDOM_METHODS
 from torchweld.graph.record import Recorder
 from torchweld.graph.schema import writes_in_place
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
-from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack
+from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, follow_grad_mode
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.launches import launch, launch_functional
 
@@ -62,10 +62,12 @@ class Interpreter:
     """One run of a captured graph.
 
     env: what each node produced; tensors in it are functional tensors.
+    grad: whether the graph's grad modes are followed.
     """
 
-    def __init__(self, recorder: Recorder, inputs: list[Tensor]) -> None:
+    def __init__(self, recorder: Recorder, inputs: list[Tensor], grad: bool = False) -> None:
         self.recorder = recorder
+        self.grad = grad
         self.env: dict[Node, Any] = {}
         self._inputs = iter(inputs)
         self._contexts = ContextStack()
@@ -88,8 +90,7 @@ class Interpreter:
         if node.op == "placeholder":
             return next(self._inputs)
         at = node.meta.get(LOC, NOWHERE)
-        self.recorder.origin = node.name
-        self.recorder.loc = at
+        self.recorder.begin(node.name, at)
         self.recorder.layout_matters = False
         self.recorder.narrows = False
         try:
@@ -120,7 +121,7 @@ class Interpreter:
         if target in (setattr, delattr):
             raise Unsupported("W201", "an attribute of a tensor is set", at=at)
         if target in GRAD_MODE:
-            return None
+            return follow_grad_mode(target, args) if self.grad else None
         if target in AUTOCAST:
             return self._contexts.run(target, args, kwargs)
         if isinstance(target, HigherOrderOperator):

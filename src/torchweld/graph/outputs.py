@@ -81,7 +81,7 @@ def collect(
     values: list[Tensor] = []
     for out, alias, group, like in zip(outs, aliases, groups, expected, strict=True):
         if alias is not None:
-            values.append(_view_of(out, inputs[alias]))
+            values.append(view_of(out, inputs[alias]))
         elif groups.count(group) > 1:
             members = [o for o, g in zip(outs, groups, strict=True) if g == group]
             values.append(_view_of_shared(out, members, tensors))
@@ -126,8 +126,8 @@ def check_overlap(mutated: Sequence[int], fakes: Sequence[Tensor]) -> None:
 def _check_output(out: Any) -> None:
     if not is_wrapped(out):
         raise Unsupported("W201", f"an output that is a {type(out).__name__}, not a tensor")
-    if out.requires_grad or type(out) is not Tensor:
-        raise Unsupported("W201", "an output that is a parameter or requires grad")
+    if type(out) is not Tensor:
+        raise Unsupported("W201", "an output that is a parameter")
 
 
 def _input_of(out: Tensor, inputs: Sequence[Tensor]) -> int | None:
@@ -144,7 +144,7 @@ def _groups(outs: Sequence[Tensor]) -> tuple[int, ...]:
     )
 
 
-def _view_of(out: Tensor, base: Tensor) -> Tensor:
+def view_of(out: Tensor, base: Tensor) -> Tensor:
     """The value of `out` as a view of the value of `base`."""
     value, whole = unwrap(out), unwrap(base)
     if out is base:
@@ -166,7 +166,7 @@ def _view_of_shared(out: Tensor, members: Sequence[Tensor], tensors: Sequence[Te
     base = _base_of(out, tensors)
     if base is None:
         raise Unsupported("W201", "outputs that are views of a tensor that is out of reach")
-    return unwrap(out) if out is base else _view_of(out, base)
+    return unwrap(out) if out is base else view_of(out, base)
 
 
 def _base_of(out: Tensor, tensors: Sequence[Tensor]) -> Tensor | None:
@@ -184,7 +184,7 @@ def _as_captured(out: Tensor, like: object, tensors: Sequence[Tensor]) -> Tensor
         return value
     base = _base_of(out, tensors)
     if base is not None and base is not out:
-        value = _view_of(out, base)
+        value = view_of(out, base)
     if not same_strides(value, like):
         raise Unsupported("W201", "an output whose strides have no functional form")
     return value

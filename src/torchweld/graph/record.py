@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,11 @@ from torchweld.ir.predicted import below_functionalization, real_strides
 
 aten = torch.ops.aten
 
+# the number that the next operator gets from autograd
+_next_number: Callable[[], int] = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009
+
+BACKWARD = "backward"  # node.meta[BACKWARD]: the node was recorded while autograd ran
+
 Decomposition = Callable[..., Any]
 
 
@@ -36,6 +42,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     decompositions: what to run instead of an operator; NotImplemented means: keep the operator.
     origin, loc: of the captured node that runs now; every new node gets them.
+    backward: set when autograd runs: new nodes are marked, and get the origin and line of what they
+        are the backward of.
     layout_matters: set when an operator is recorded whose result depends on the strides.
     narrows: set when a cast is recorded that type promotion does not allow (float to int).
     """
@@ -47,6 +55,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph = Graph()
         self.origin = ""
         self.loc: Loc = NOWHERE
+        self.backward = False
+        self._begun: list[tuple[int, str, Loc]] = []
         self.layout_matters = False
         self.narrows = False
         self._decomposing = 0
@@ -60,12 +70,38 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """False: the default would import torch._dynamo to wrap `__torch_dispatch__`."""
         return False
 
-    def placeholder(self, name: str, value: FakeTensor) -> Node:
+    def placeholder(self, name: str, value: Tensor) -> Node:
         """An input of the graph, whose value is `value`."""
         node = self.graph.placeholder(name)
         node.meta[VAL] = value
         self._remember(value, node)
         return node
+
+    def begin(self, origin: str, loc: Loc) -> None:
+        """What is recorded from now on comes from this captured node."""
+        self.origin, self.loc = origin, loc
+        if torch.is_grad_enabled():
+            self._begun.append((_next_number(), origin, loc))
+
+    def _begin_backward_node(self) -> None:
+        """Take over origin and line of what autograd runs the backward of."""
+        running: Any = torch._C._current_autograd_node()
+        if running is not None:
+            number = running._sequence_nr()
+            at = bisect_right(self._begun, number, key=lambda row: row[0])
+            if at:
+                _, self.origin, self.loc = self._begun[at - 1]
+
+    def tangent(self, name: str, value: Tensor) -> FakeTensor:
+        """A placeholder for a gradient of `value`, which is laid out as it, without gaps.
+
+        Outside of `functionalized`: it is no operator of the graph.
+        """
+        with self._fake_mode, torch.no_grad():
+            fake = torch.empty_like(value, memory_format=torch.preserve_format)
+        assert isinstance(fake, FakeTensor)
+        self.placeholder(name, fake)
+        return fake
 
     def node_of(self, value: Tensor) -> Node:
         """The node that produced `value`.
@@ -197,7 +233,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.layout_matters = True
 
     def _node(self, op: str, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
+        if self.backward:
+            self._begin_backward_node()
         node = self.graph.create_node(op, target, args, kwargs)
+        if self.backward:
+            node.meta[BACKWARD] = True
         node.meta[VAL] = value
         node.meta[ORIGIN] = self.origin
         node.meta[LOC] = self.loc

@@ -43,10 +43,10 @@ def normalize(gm: GraphModule, cfg: Config) -> GraphPair:
 
 def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    captured = [_fake(node) for node in places]
+    captured = [fake_of(node) for node in places]
     check_inputs(captured)
-    fakes = [_normal(fake) for fake in captured]
-    recorder = Recorder(_mode(fakes), decompositions(cfg))
+    fakes = [changeable(fake) for fake in captured]
+    recorder = Recorder(mode_of(fakes), decompositions(cfg))
     for node, fake in zip(places, fakes, strict=True):
         recorder.placeholder(node.name, fake)
     with functionalized(recorder):
@@ -54,8 +54,8 @@ def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
         interpreter = Interpreter(recorder, inputs)
         outs = interpreter.run(gm)
         recorder.origin = "output"
-        expected = _captured_values(gm, len(outs))
-        _check_output_aliases(gm, outs, expected, list(zip(inputs, captured, strict=True)))
+        expected = captured_values(gm, len(outs))
+        check_output_aliases(gm, outs, expected, list(zip(inputs, captured, strict=True)))
         results = collect(recorder, inputs, fakes, outs, expected, interpreter.env.values())
     check_overlap(results.mutated, captured)
     pair = _pair(recorder.graph, results)
@@ -68,14 +68,14 @@ def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     return pair
 
 
-def _fake(node: Node) -> FakeTensor:
+def fake_of(node: Node) -> FakeTensor:
     value = node.meta.get(VAL)
     if not isinstance(value, FakeTensor):
         raise Unsupported("W112", f"input {node.name} is a {type(value).__name__}")
     return value
 
 
-def _normal(fake: FakeTensor) -> FakeTensor:
+def changeable(fake: FakeTensor) -> FakeTensor:
     """A fake that may be changed outside of inference mode, where graphs are made functional."""
     if not fake.is_inference():
         return fake
@@ -87,11 +87,11 @@ def _normal(fake: FakeTensor) -> FakeTensor:
     return twin
 
 
-def _mode(fakes: Sequence[FakeTensor]) -> FakeTensorMode:
+def mode_of(fakes: Sequence[FakeTensor]) -> FakeTensorMode:
     return fakes[0].fake_mode if fakes else FakeMode()
 
 
-def _captured_values(gm: GraphModule, n: int) -> list[object]:
+def captured_values(gm: GraphModule, n: int) -> list[object]:
     """The captured meta value of each output, None where capture left none."""
     (returned,) = gm.graph.output_node().args
     items = returned if isinstance(returned, (tuple, list)) else [returned]
@@ -99,7 +99,7 @@ def _captured_values(gm: GraphModule, n: int) -> list[object]:
     return values if len(values) == n else [None] * n
 
 
-def _check_output_aliases(
+def check_output_aliases(
     gm: GraphModule, outs: Sequence[Any], expected: Sequence[Any], inputs: list[Pair]
 ) -> None:
     """Refuse outputs that share memory otherwise than the captured ones."""

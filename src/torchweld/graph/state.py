@@ -14,15 +14,26 @@ _EXIT: Any = torch.amp.autocast_mode._exit_autocast
 # Executed around the nodes that follow: the casts appear as operators, the calls themselves never.
 AUTOCAST: frozenset[Callable[..., Any]] = frozenset((_ENTER, _EXIT))
 
-# Skipped: a graph is made functional without gradients anyway (autograd.py says when it may be).
-GRAD_MODE: frozenset[Callable[..., Any]] = frozenset(
-    (
-        torch._C._set_grad_enabled,
-        torch.set_grad_enabled,
-        torch.autograd.grad_mode._enter_inference_mode,
-        torch.autograd.grad_mode._exit_inference_mode,
-    )
-)
+_SETS = (torch._C._set_grad_enabled, torch.set_grad_enabled)
+_ENTERS: Any = torch.autograd.grad_mode._enter_inference_mode
+_EXITS: Any = torch.autograd.grad_mode._exit_inference_mode
+
+# Followed where gradients are required, and skipped where a graph is made functional without them.
+GRAD_MODE: frozenset[Callable[..., Any]] = frozenset((*_SETS, _ENTERS, _EXITS))
+
+
+def follow_grad_mode(target: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """What the call does to the grad mode. Inference mode counts as its absence; what enters it
+    gets the grad mode to return to."""
+    before = torch.is_grad_enabled()
+    if target in _SETS:
+        after = bool(args[0])
+    elif target is _ENTERS:
+        after = before and not (args[0] if args else True)
+    else:
+        after = bool(args[0])
+    torch._C._set_grad_enabled(after)
+    return before if target is _ENTERS else None
 
 
 class ContextStack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass
+from typing import Any
 
 from torch.fx import Graph, GraphModule, Node, graph_module
 
@@ -13,6 +14,8 @@ VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node p
 LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
 ORIGIN = "origin"  # node.meta[ORIGIN]: name of the captured node it came from
 OWNED = "owned"  # node.meta[OWNED]: True for a placeholder that is a module's parameter or buffer
+KEPT = "kept"  # graph_module.meta[KEPT]: True while compiled code uses the graph itself
+ENDED = "ended"  # graph_module.meta[ENDED]: True when nobody else does any more
 SETTINGS = "torchweld"  # graph_module.meta[SETTINGS]: GraphSettings
 
 
@@ -41,27 +44,99 @@ class GraphPair:
         or None. An aliasing output's node is a chain of views of the (updated) input.
     sizes: where each symbol is read that a size or argument in the graph is made of (ir/sizes.py);
         its numbers are our torch.SymInts then. Empty if all of them are plain.
-    backward, saved: for the training work; None and () for inference.
     """
 
     forward: Graph
     mutated: tuple[int, ...]
     aliases: tuple[int | None, ...]
-    backward: Graph | None = None
-    saved: tuple[Node, ...] = ()
     sizes: tuple[Size, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """How an output of the captured graph is made where gradients are required.
+
+    place: of a result, or of an input if `of_input`. views: the operators that lead from there to
+    the output, each with its arguments behind the first. requires_grad: whether the output does.
+    """
+
+    place: int
+    of_input: bool
+    views: tuple[tuple[Any, tuple[Any, ...], dict[str, Any]], ...]
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """A graph that needs gradients: its forward graph, and what backward graphs are cut from.
+
+    forward: its outputs are the results, then `saved`.
+    graph: forward and backward operators in one graph. Placeholders are the inputs, and somewhere
+        `tangents`; the output node is (updated inputs, results, gradients), three tuples.
+    tangents: per result its gradient's placeholder, None where no gradient flows.
+    gradients: positions of the inputs that require grad, as the graph returns their gradients; a
+        gradient is None where there is none.
+    kept_inputs, kept_results: positions of what eager's autograd keeps; backward graphs read these
+        as they are, and nobody may change them before.
+    saved: nodes of `graph`: what backward graphs read besides.
+    returned: one for each output of the captured graph.
+    bases: per result, the captured output that it is, or (if the flag is set) is the base of.
+    draws: whether the forward graph draws random numbers.
+    """
+
+    forward: GraphPair
+    graph: Graph
+    tangents: tuple[Node | None, ...]
+    gradients: tuple[int, ...]
+    kept_inputs: tuple[int, ...]
+    kept_results: tuple[int, ...]
+    saved: tuple[Node, ...]
+    returned: tuple[Returned, ...]
+    bases: tuple[tuple[int, bool], ...]
+    draws: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The backward graph for gradients of certain results.
+
+    pair: its inputs are the kept inputs, kept results and saved values, then the given tangents.
+    gradients: for each of the Joint's, which output of `pair` it is, or None.
+    """
+
+    pair: GraphPair
+    gradients: tuple[int | None, ...]
 
 
 def dismantle(gm: GraphModule) -> None:
     """Take a graph apart that nobody needs any more: its nodes refer to one another, and with them
     everything in their metadata would wait for the garbage collector. The text of its code, which
     torch.fx keeps for tracebacks for ever, is dropped as well."""
-    graph = gm.graph
     name = type(gm).forward.__code__.co_filename
     if graph_module._loader.eval_cache.pop(name, None) is not None:
         linecache.cache.pop(name, None)
+    graph = gm.graph
+    gm.__dict__.clear()
+    take_apart(graph)
+
+
+def take_apart(graph: Graph) -> None:
+    """Cut the references between a graph's nodes, when nobody needs it any more."""
     for node in reversed(graph.nodes):
         graph.erase_node(node)
         node.meta.clear()
-    gm.__dict__.clear()
     graph.__dict__.clear()
+
+
+def end(gm: GraphModule) -> None:
+    """Nobody needs the graph any more, but perhaps compiled code: take it apart then, or now."""
+    gm.meta[ENDED] = True
+    if not gm.meta.get(KEPT):
+        dismantle(gm)
+
+
+def let_go(gm: GraphModule) -> None:
+    """Compiled code does not need the graph any more."""
+    gm.meta[KEPT] = False
+    if gm.meta.get(ENDED):
+        dismantle(gm)

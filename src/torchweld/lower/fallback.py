@@ -22,7 +22,8 @@ _MISPREDICTED = frozenset({
     "aten.mkldnn_rnn_layer.default",
 })  # fmt: skip
 
-Lowered: TypeAlias = Tensor | tuple["Lowered", ...]
+# a result that an operator was not asked for is None
+Lowered: TypeAlias = Tensor | tuple["Lowered | None", ...]
 Env: TypeAlias = dict[Node, Lowered]
 
 _TORCH_KINDS = (
@@ -53,14 +54,16 @@ def lower_extern(b: Builder, node: Node, env: Env) -> Lowered:
     kwargs = tuple((k, _argument(b, v, env, copies)) for k, v in node.kwargs.items())
     result = node.meta.get("val")
     vals = result if isinstance(result, tuple | list) else () if result is None else (result,)
-    outs: list[Buffer] = []
+    outs: list[Buffer | None] = []
     for k, v in enumerate(vals):
-        if not isinstance(v, torch.Tensor):
+        if v is not None and not isinstance(v, torch.Tensor):
             raise LoweringError("W203", f"{name} returns a {type(v).__name__}")
-        outs.append(b.buffer(spec_of(v), str(k) if len(vals) > 1 else ""))
-    b.nodes.append(Extern(tuple(outs), name, args, kwargs, (), b.origins))
-    tensors = tuple(whole(o) for o in outs)
-    return tensors[0] if isinstance(result, torch.Tensor) else tensors
+        named = str(k) if len(vals) > 1 else ""
+        outs.append(None if v is None else b.buffer(spec_of(v), named))
+    made = tuple(o for o in outs if o is not None)
+    b.nodes.append(Extern(made, name, args, kwargs, (), b.origins))
+    tensors = tuple(None if o is None else whole(o) for o in outs)
+    return whole(made[0]) if isinstance(result, torch.Tensor) else tensors
 
 
 def _refuse_aliasing(op: OpOverload, name: str) -> None:

@@ -68,7 +68,7 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
     if node.target is operator.getitem:
         source, k = node.args
         assert isinstance(source, Node) and isinstance(k, int)
-        return env[source][k]  # type: ignore[index]
+        return env[source][k]  # type: ignore[index, return-value]
     op = node.target
     if not isinstance(op, OpOverload):
         raise LoweringError("W201", f"call of {op}", at=_loc(node))
@@ -155,7 +155,8 @@ def _apply(b: Builder, rule: Rule, copies: bool, node: Node, env: Env) -> Lowere
 
 def _agrees(found: Lowered, b: Builder, op: OpOverload) -> Lowered:
     """`found`, after checking its shapes and dtypes against the metadata."""
-    tensors = found if isinstance(found, tuple) else (found,)
+    parts = found if isinstance(found, tuple) else (found,)
+    tensors = [t for t in parts if t is not None]  # results that are not asked for are None
     for t, spec in zip(tensors, b.specs, strict=False):
         if isinstance(t, Tensor) and (t.shape, t.dtype) != (spec.shape, spec.dtype):
             if not all(n.is_const for n in (*t.shape, *spec.shape)):

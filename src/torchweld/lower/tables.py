@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torchweld.lower import (
     activation,
+    activation_backward,
     arithmetic,
+    backward,
     compare,
     concat,
     contractions,
@@ -22,8 +24,8 @@ from torchweld.lower import (
 from torchweld.lower.registry import LOWERINGS, Rule
 
 MODULES = (
-    activation, arithmetic, compare, concat, contractions, factory, gather, loss, norm, reduce,
-    resize, scatter, softmax, views, window,
+    activation, activation_backward, arithmetic, backward, compare, concat, contractions, factory,
+    gather, loss, norm, reduce, resize, scatter, softmax, views, window,
 )  # fmt: skip
 
 

@@ -1,0 +1,216 @@
+"""joint: a captured graph with the backward that eager's autograd would run, as one graph.
+
+Autograd is above functionalization: while the captured graph runs on functional tensors that
+require grad, autograd records what it records in eager, and the operators that it then runs arrive
+at the recorder as functional ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import Graph, GraphModule, Node
+
+from torchweld.base.config import Config
+from torchweld.base.errors import Unsupported
+from torchweld.graph.decompose import decompositions
+from torchweld.graph.functional import functionalized, unwrap, wrap
+from torchweld.graph.interp import Interpreter
+from torchweld.graph.outputs import check_inputs, check_overlap, collect
+from torchweld.graph.partition import Traced, cut
+from torchweld.graph.record import BACKWARD, Recorder
+from torchweld.graph.returned import Plan, plan_outputs, views_from
+from torchweld.graph.run import (
+    captured_values,
+    changeable,
+    check_output_aliases,
+    fake_of,
+    mode_of,
+)
+from torchweld.graph.schema import view_chain
+from torchweld.graph.tidy import tidy
+from torchweld.ir.graph import LOC, ORIGIN, VAL, Joint, Returned
+
+
+def joint(gm: GraphModule, cfg: Config) -> Joint:
+    """The forward graph of `gm` and what its backward graphs are cut from.
+
+    Shapes, Guards: as in `normalize`, whose errors this has too.
+    Errors: Unsupported W201 for what autograd records otherwise than a graph can say.
+    """
+    places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    captured = [fake_of(node) for node in places]
+    check_inputs(captured)
+    with torch.no_grad():
+        fakes = [changeable(fake).detach() for fake in captured]
+    recorder = Recorder(mode_of(captured), decompositions(cfg))
+    for node, fake in zip(places, fakes, strict=True):
+        recorder.placeholder(node.name, fake)
+    run = _Run(recorder, captured, fakes)
+    with functionalized(recorder, grad=torch.is_grad_enabled()):
+        forward = run.forward(gm)
+    tangents = run.make_tangents(forward)
+    with functionalized(recorder), torch.autograd.set_multithreading_enabled(False):
+        gradients = run.backward(forward.results, tangents)
+    traced = _traced(run, forward, gradients)
+    tidy(traced.graph, traced.updates, cfg)
+    return cut(traced, cfg)
+
+
+@dataclass(frozen=True, slots=True)
+class _Forward:
+    """What the captured graph left. results: functional tensors. nodes: as `collect` gives them."""
+
+    plan: Plan
+    results: list[Tensor]
+    collected: Any
+    returned: tuple[Returned, ...]
+
+
+class _Run:
+    """The captured graph, and its backward, on functional tensors."""
+
+    def __init__(self, recorder: Recorder, captured: Sequence[FakeTensor],
+                 fakes: list[Tensor]) -> None:  # fmt: skip
+        self.recorder = recorder
+        self.captured = captured
+        self.fakes = fakes
+        self.wanted = tuple(i for i, x in enumerate(captured) if x.requires_grad)
+        self.inputs: list[Tensor] = []
+        self.tangents: list[Node | None] = []
+
+    def forward(self, gm: GraphModule) -> _Forward:
+        """Errors: Unsupported W201."""
+        self.inputs = [wrap(fake) for fake in self.fakes]
+        for i in self.wanted:
+            self.inputs[i].requires_grad_(True)
+        interpreter = Interpreter(self.recorder, self.inputs, grad=True)
+        outs = interpreter.run(gm)
+        self.recorder.origin = "output"
+        torch._C._set_grad_enabled(False)
+        expected = captured_values(gm, len(outs))
+        check_output_aliases(gm, outs, expected, list(zip(self.inputs, self.captured, strict=True)))
+        _check_requires_grad(outs, expected)
+        made = list(interpreter.env.values())
+        plan = plan_outputs(outs, self.inputs, made)
+        likes = [None if base else expected[i] for i, base in plan.bases]
+        collected = collect(self.recorder, self.inputs, self.fakes, plan.results, likes, made)
+        check_overlap(collected.mutated, self.captured)
+        for i in collected.mutated:
+            if self.inputs[i].requires_grad or self.captured[i].requires_grad:
+                raise Unsupported("W201", f"input {i} is changed and requires grad")
+        returned = tuple(views_from(self.recorder, out, source, plan.results, self.inputs)
+                         for out, source in zip(outs, plan.sources, strict=True))  # fmt: skip
+        return _Forward(plan, plan.results, collected, returned)
+
+    def make_tangents(self, forward: _Forward) -> list[Tensor]:
+        """A gradient for each result that has one."""
+        made: list[Tensor] = []
+        for i, (result, node) in enumerate(
+                zip(forward.results, forward.collected.values, strict=True)):  # fmt: skip
+            place = None
+            if result.requires_grad:
+                made.append(self.recorder.tangent(f"tangent_{i}", node.meta[VAL]))
+                place = self.recorder.node_of(made[-1])
+            self.tangents.append(place)
+        return made
+
+    def backward(self, results: Sequence[Tensor], tangents: Sequence[Tensor]) -> Any:
+        """The gradients of the inputs that require grad.
+
+        Errors: Unsupported W201 with what autograd says; eager says it at the backward.
+        """
+        ends = [r for r in results if r.requires_grad]
+        if not ends:
+            raise Unsupported("W201", "no output requires grad")
+        self.recorder.backward = True
+        try:
+            return torch.autograd.grad(ends, [self.inputs[i] for i in self.wanted],
+                                       [wrap(t) for t in tangents], allow_unused=True)  # fmt: skip
+        except Unsupported:
+            raise
+        except Exception as error:
+            why = f"backward: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise Unsupported("W201", why) from error
+
+
+def _check_requires_grad(outs: Sequence[Any], expected: Sequence[object]) -> None:
+    """Errors: Unsupported W201 where autograd sees another program than it saw at the capture."""
+    for out, like in zip(outs, expected, strict=True):
+        if isinstance(out, Tensor) and isinstance(like, Tensor) and (
+                out.requires_grad != like.requires_grad):  # fmt: skip
+            raise Unsupported("W201", "an output that requires grad otherwise than in eager")
+
+
+def _traced(run: _Run, forward: _Forward, gradients: Sequence[Tensor | None]) -> Traced:
+    """The recorded graph with its output node, and what must be known of it before it is tidied."""
+    recorder, collected = run.recorder, forward.collected
+    graph = recorder.graph
+    recorder.origin = "output"
+    grads = tuple(None if g is None else recorder.node_of(unwrap(g)) for g in gradients)
+    kept = _kept(graph)
+    places = graph.find_nodes(op="placeholder")[: len(run.inputs)]
+    _check_read(graph, [places[i] for i in collected.mutated], (*collected.values, *grads))
+    output = graph.output((collected.updates, collected.values, grads))
+    output.meta.update({VAL: (), ORIGIN: "output", LOC: None})
+    return Traced(
+        graph=graph,
+        collected=collected,
+        tangents=tuple(run.tangents),
+        wanted=run.wanted,
+        kept_inputs=tuple(i for i, p in enumerate(places) if p in kept),
+        kept_results=tuple(k for k, v in enumerate(collected.values)
+                           if view_chain(v)[-1] in kept),
+        owners=tuple(None if g is None else view_chain(g)[-1].name for g in grads),
+        returned=forward.returned,
+        bases=forward.plan.bases,
+    )  # fmt: skip
+
+
+def _kept(graph: Graph) -> set[Node]:
+    """The owners of the memory that autograd kept: what its operators read of the forward."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        if node.meta.get(BACKWARD):
+            found.update(view_chain(a)[-1] for a in node.all_input_nodes
+                         if not a.meta.get(BACKWARD))  # fmt: skip
+    return found
+
+
+aten = torch.ops.aten
+# the positions of running statistics, which decide nothing but their own new values if the flag
+# behind them is set; the first of the results that are these new values
+_STATISTICS: dict[Any, tuple[int, ...]] = {
+    aten._native_batch_norm_legit_functional.default: (3, 4),
+    aten._batch_norm_with_update_functional.default: (3, 4),
+}
+
+
+def _check_read(graph: Graph, changed: Sequence[Node], ends: Sequence[Node | None]) -> None:
+    """Refuse results that depend on what a changed input held before: the graph could not be run
+    again for a second derivative.
+
+    Errors: Unsupported W201.
+    """
+    reached: set[Node] = set(changed)
+    for node in graph.nodes:
+        read = [a for a in node.all_input_nodes if a in reached]
+        if read and not (node.target in _STATISTICS and _only_statistics(node, reached)):
+            reached.add(node)
+    for end in ends:
+        if end in reached:
+            raise Unsupported("W201", "an input is changed, and read before that")
+
+
+def _only_statistics(node: Node, reached: set[Node]) -> bool:
+    """Whether the reached arguments of batch norm in training are its running statistics."""
+    places = _STATISTICS[node.target]
+    flag = node.args[5] if node.target is not (
+        aten._batch_norm_with_update_functional.default) else True  # fmt: skip
+    return bool(flag) and not any(a in reached for i, a in enumerate(node.args)
+                                  if i not in places and isinstance(a, Node))  # fmt: skip

@@ -1,0 +1,266 @@
+"""cut: where a joint graph is divided into forward and backward, and what is saved in between.
+
+A backward graph may compute cheap values of the forward again instead of having them saved. What
+is saved is a minimum cut over bytes; never computed again are random numbers, reductions,
+products, and whatever else has no place inside a generated loop.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+
+from torchweld.base.config import Config
+from torchweld.graph.extract import Extraction, ancestors, ends_of
+from torchweld.graph.mincut import INFINITE, Network
+from torchweld.graph.outputs import Results
+from torchweld.graph.rewrites.node import new_node
+from torchweld.graph.rewrites.run import rewrite
+from torchweld.graph.schema import draws, is_view, view_chain
+from torchweld.graph.separate import separate
+from torchweld.graph.tidy import drop_dead
+from torchweld.graph.verify import verify
+from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair, Joint, Returned
+
+aten = torch.ops.aten
+
+# cheap beside the operators that are marked as pointwise
+_CHEAP = frozenset((
+    aten._to_copy.default, aten.full.default, aten.full_like.default, aten.zeros.default,
+    aten.ones.default, aten.zeros_like.default, aten.ones_like.default, aten.new_zeros.default,
+    aten.new_ones.default, aten.new_full.default, aten.scalar_tensor.default,
+    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.constant_pad_nd.default,
+    aten.slice_scatter.default, aten.select_scatter.default, aten.cat.default, aten.stack.default,
+    aten.tril.default, aten.triu.default,
+))  # fmt: skip
+# reductions that read what a loop has just computed: nothing has to be in memory for them
+_READS_LOOPS = frozenset((
+    aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default,
+    aten.amin.default,
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A joint graph as recorded; fields as in Joint. collected: its outputs, before it was tidied.
+
+    owners: for each gradient, the name of the node that owned its memory when it was recorded.
+    """
+
+    graph: Graph
+    collected: Results
+    tangents: tuple[Node | None, ...]
+    wanted: tuple[int, ...]
+    kept_inputs: tuple[int, ...]
+    kept_results: tuple[int, ...]
+    owners: tuple[str | None, ...]
+    returned: tuple[Returned, ...]
+    bases: tuple[tuple[int, bool], ...]
+
+    @property
+    def updates(self) -> tuple[Node, ...]:
+        return self.collected.updates
+
+    @property
+    def inputs(self) -> list[Node]:
+        places = self.graph.find_nodes(op="placeholder")
+        return [p for p in places if p not in self.tangents]
+
+
+def cut(traced: Traced, cfg: Config) -> Joint:
+    """The forward graph, and what it saves."""
+    graph = traced.graph
+    _own_gradients(traced)
+    updates, results, _ = ends_of(graph)
+    chosen = _Choice(traced, results)
+    given = {results[k] for k in traced.kept_results} | {
+        traced.inputs[i] for i in traced.kept_inputs}  # fmt: skip
+    saved = tuple(n for n in chosen.saved() if n not in given)
+    forward = _forward(traced, updates, results, saved, chosen.shared, cfg)
+    return Joint(
+        forward=forward,
+        graph=graph,
+        tangents=traced.tangents,
+        gradients=traced.wanted,
+        kept_inputs=traced.kept_inputs,
+        kept_results=traced.kept_results,
+        saved=saved,
+        returned=traced.returned,
+        bases=traced.bases,
+        draws=any(draws(n.target) for n in forward.forward.nodes),
+    )
+
+
+def _own_gradients(traced: Traced) -> None:
+    """Clone gradients that share memory only since copies were removed."""
+    output = traced.graph.output_node()
+    updates, results, grads = ends_of(traced.graph)
+    owners: dict[Node, str | None] = {}
+    changed = list(grads)
+    for k, (grad, owner) in enumerate(zip(grads, traced.owners, strict=True)):
+        if grad is None:
+            continue
+        root = view_chain(grad)[-1]
+        given = root.op == "placeholder" and root.name != owner
+        if given or owners.setdefault(root, owner) != owner:
+            with traced.graph.inserting_before(output):
+                changed[k] = new_node(traced.graph, aten.clone.default, (grad,), like=grad)
+    output.args = ((updates, results, tuple(changed)),)
+
+
+class _Choice:
+    """What is saved of one joint graph.
+
+    shared: owners of memory that the user may change between forward and backward although eager
+    does not mind: of inputs and results that it does not keep. They are saved as copies.
+    """
+
+    def __init__(self, traced: Traced, results: Sequence[Node]) -> None:
+        self.graph = traced.graph
+        inputs = traced.inputs
+        self.kept = {inputs[i] for i in traced.kept_inputs}
+        self.kept.update(results[k] for k in traced.kept_results)
+        owned = {view_chain(results[k])[-1] for k in traced.kept_results}
+        owners = {view_chain(r)[-1] for r in results}
+        self.shared = frozenset(({*inputs} | owners) - self.kept - owned)
+        self.tangent_side = _depending(self.graph, [t for t in traced.tangents if t is not None])
+        self.gradients = {g for g in ends_of(self.graph)[2] if g is not None}
+        self.needed = ancestors(self.gradients)
+
+    def saved(self) -> list[Node]:
+        """The nodes to save, in the graph's order."""
+        ends = [n for n in self.needed if n not in self.tangent_side and (
+            any(u in self.tangent_side and u in self.needed for u in n.users)
+            or n in self.gradients)]  # fmt: skip
+        self.network = Network()
+        self.source, self.sink = self.network.node(), self.network.node()
+        self.gates: dict[Node, tuple[int, int]] = {}
+        for end in ends:
+            if end not in self.kept:
+                self.network.edge(self._gate(end)[1], self.sink, INFINITE)
+        side = self.network.sink_side(self.source, self.sink)
+        found = {n for n, (a, b) in self.gates.items() if a not in side and b in side}
+        found |= {n for n in self._read_again(ends, found) if n in self.kept}
+        return [n for n in self.graph.nodes if n in found]
+
+    def _read_again(self, ends: Sequence[Node], saved: set[Node]) -> set[Node]:
+        """Everything that a backward graph with these values saved reads or computes again."""
+        seen: set[Node] = set()
+        waiting = list(ends)
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                if node not in saved and node not in self.kept:
+                    waiting.extend(node.all_input_nodes)
+        return seen
+
+    def _gate(self, first: Node) -> tuple[int, int]:
+        """The node's two ends in the network; what it is computed from is added with it."""
+        waiting = [] if first in self.gates else [first]
+        for node in waiting:
+            self.gates.setdefault(node, (self.network.node(), self.network.node()))
+        while waiting:
+            node = waiting.pop()
+            self.network.edge(*self.gates[node], self._weight(node))
+            if not self._again(node):
+                self.network.edge(self.source, self.gates[node][0], INFINITE)
+                continue
+            for a in node.all_input_nodes:
+                if a in self.kept:
+                    continue
+                if a not in self.gates:
+                    self.gates[a] = (self.network.node(), self.network.node())
+                    waiting.append(a)
+                self.network.edge(self.gates[a][1], self.gates[node][0], INFINITE)
+        return self.gates[first]
+
+    def _weight(self, node: Node) -> int:
+        """Bytes, twice for a copy; views are never saved, but what they are views of."""
+        value = node.meta[VAL]
+        if not isinstance(value, Tensor) or len(view_chain(node)) > 1:
+            return INFINITE
+        bytes_ = max(value.numel() * value.element_size(), 1)
+        return 2 * bytes_ if node in self.shared else bytes_
+
+    def _again(self, node: Node) -> bool:
+        """Whether a backward graph may compute the node again."""
+        if node.op == "placeholder":
+            return False
+        if node.target is operator.getitem or is_view(node.target):
+            source = node.args[0]
+            assert isinstance(source, Node)
+            return is_view(node.target) or is_view(source.target)
+        return is_cheap(node.target) and not self._in_memory(node)
+
+    def _in_memory(self, node: Node) -> bool:
+        """Whether an operator of the backward that is no loop reads the node, so that it would have
+        to be written anyway."""
+        for user in node.users:
+            if user in self.tangent_side and user in self.needed and not (
+                    is_view(user.target) or _reads_loops(user.target)):  # fmt: skip
+                return True
+            if is_view(user.target) and self._in_memory(user):
+                return True
+        return False
+
+
+def is_cheap(target: Any) -> bool:
+    """Whether the operator is computed inside of loops that read its result."""
+    tags = getattr(target, "tags", ())
+    return (torch.Tag.pointwise in tags and not draws(target)) or target in _CHEAP
+
+
+def _reads_loops(target: Any) -> bool:
+    return is_cheap(target) or target in _READS_LOOPS or target == "output"
+
+
+def _depending(graph: Graph, starts: Iterable[Node]) -> set[Node]:
+    found = set(starts)
+    for node in graph.nodes:
+        if node.op != "output" and any(a in found for a in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _forward(traced: Traced, updates: Sequence[Node], results: Sequence[Node],
+             saved: Sequence[Node], shared: frozenset[Node], cfg: Config) -> GraphPair:  # fmt: skip
+    """The graph that computes updated inputs, results and saved values."""
+    taken = Extraction()
+    for place in traced.inputs:
+        taken.place(place)
+    ends = [*updates, *results, *saved]
+    needed = ancestors(ends)
+    for node in traced.graph.nodes:
+        if node in needed:
+            taken.take(node)
+    count = len(updates) + len(results)
+    nodes = [taken.nodes[n] for n in ends]
+    graph = taken.graph
+    output = graph.output(tuple(nodes[:count]))
+    output.meta.update({VAL: tuple(n.meta[VAL] for n in nodes[:count]), ORIGIN: "output",
+                        LOC: None})  # fmt: skip
+    collected = replace(traced.collected, updates=tuple(nodes[: len(updates)]),
+                        values=tuple(nodes[len(updates) : count]))  # fmt: skip
+    separate(graph, collected)
+    with graph.inserting_before(output):
+        kept = [_copy(graph, taken.nodes[n]) if n in shared else taken.nodes[n] for n in saved]
+    returned: Any = output.args[0]
+    output.args = ((*returned, *kept),)
+    output.meta[VAL] = tuple(n.meta[VAL] for n in (*returned, *kept))
+    drop_dead(graph, frozenset())
+    aliases = (*collected.aliases, *(None for _ in saved))
+    pair = rewrite(GraphPair(graph, collected.mutated, aliases), cfg)
+    if cfg.verify:
+        verify(pair)
+    return pair
+
+
+def _copy(graph: Graph, node: Node) -> Node:
+    return new_node(graph, aten.clone.default, (node,), like=node)

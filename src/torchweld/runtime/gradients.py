@@ -1,0 +1,220 @@
+"""Differentiable: a compiled forward and its backward as one function that autograd knows.
+
+Cost: 9 us over the forward itself (numbers: docs/training.md).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchweld.ir.graph import Joint, Returned
+from torchweld.runtime.executable import Executable
+
+_KEEPS_GRAPH: Any = torch._C._autograd._get_current_graph_task_keep_graph
+Given = tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """A compiled backward. places: for each input that requires grad, its output's number."""
+
+    call: Executable
+    places: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """What a gradient looks like that the backward takes."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class Differentiable:  # without slots: it is weakly referenced
+    """Call it with the inputs of the captured graph; returns its outputs.
+
+    forward: the compiled forward. build: the backward for the results whose gradients are given;
+    asked when they first are. eager: the captured graph, for what is not compiled: derivatives of
+    gradients. around: the modes that `eager` is to run in.
+    """
+
+    def __init__(
+        self,
+        joint: Joint,
+        forward: Executable,
+        build: Callable[[Given], Gradients | None],
+        eager: Callable[..., Sequence[Any]],
+        around: Callable[[], AbstractContextManager[object]],
+        written: Sequence[int],
+        inference: Sequence[int],
+    ) -> None:
+        self.forward = forward
+        self.eager = eager
+        self.around = around
+        self.written = frozenset(written)
+        self.draws = joint.draws
+        self.bases = joint.bases
+        self.wanted = joint.gradients
+        self.kept_inputs = joint.kept_inputs
+        self.kept_results = joint.kept_results
+        values = [n.meta["val"] for n in joint.forward.forward.find_nodes(op="placeholder")]
+        self.n_inputs = len(values)
+        self.others = tuple(i for i in range(self.n_inputs) if i not in joint.kept_inputs)
+        self.versioned = tuple(k for k, i in enumerate(self.others)
+                               if i not in self.written and i not in inference)  # fmt: skip
+        self.tangents = tuple(None if t is None else _tangent(t.meta["val"])
+                              for t in joint.tangents)  # fmt: skip
+        self.n_results = len(self.tangents)
+        self.constants = tuple(k for k, t in enumerate(self.tangents) if t is None)
+        self.devices = tuple(sorted({v.device.index or 0 for v in values
+                                     if v.device.type == "cuda"}))  # fmt: skip
+        plain = tuple(Returned(k, False, (), t is not None) for k, t in enumerate(self.tangents))
+        self.returned = None if plain == joint.returned else joint.returned
+        self.backwards: dict[Given, Gradients | None] = {}
+        self._build = build
+        self._lock = threading.Lock()
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        results = _Step.apply(self, *inputs)  # type: ignore[no-untyped-call]
+        if self.returned is None:
+            return results
+        return tuple(_made(r, inputs, results) for r in self.returned)
+
+    def backward_for(self, given: Given) -> Gradients | None:
+        """The compiled backward, None if it could not be compiled."""
+        if given not in self.backwards:
+            with self._lock:
+                if given not in self.backwards:
+                    self.backwards[given] = self._build(given)
+        return self.backwards[given]
+
+    def random_state(self) -> tuple[Any, ...]:
+        """The states of the generators that the graph may draw from."""
+        cuda = tuple(torch.cuda.get_rng_state(i) for i in self.devices)
+        return (torch.get_rng_state(), *cuda)
+
+
+def _tangent(x: Tensor) -> Tangent:
+    return Tangent(x.shape, x.stride(), x.dtype, x.device)
+
+
+def _made(how: Returned, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> Tensor:
+    """An output that is a result or an input, or a view of one."""
+    x = inputs[how.place] if how.of_input else results[how.place]
+    for target, args, kwargs in how.views:
+        x = target(x, *args, **kwargs)
+    return x.detach() if x.requires_grad and not how.requires_grad else x
+
+
+class _Step(torch.autograd.Function):
+    """One call of a Differentiable, as autograd sees it."""
+
+    @staticmethod
+    def forward(ctx: Any, what: Differentiable, *inputs: Tensor) -> Any:
+        if what.draws:
+            ctx.random_state = what.random_state()
+        outs = what.forward(*inputs)
+        results = outs[: what.n_results]
+        ctx.what = what
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*[inputs[i] for i in what.kept_inputs],
+                              *[results[k] for k in what.kept_results],
+                              *outs[what.n_results :])  # fmt: skip
+        if what.others:
+            others = [inputs[i] for i in what.others]
+            ctx.others = others
+            ctx.versions = [others[k]._version for k in what.versioned]
+        if what.constants:
+            ctx.mark_non_differentiable(*[results[k] for k in what.constants])
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Tensor | None) -> Any:
+        what: Differentiable = ctx.what
+        saved = ctx.saved_tensors
+        made = None
+        if not torch.is_grad_enabled() and all(map(_is_plain, tangents)):
+            made = what.backward_for(tuple(t is not None for t in tangents))
+        gradients: list[Tensor | None] = [None] * (what.n_inputs + 1)
+        if made is None:
+            found = _again(what, ctx, saved, tangents)
+        else:
+            given = [_fitting(t, like) for t, like in zip(tangents, what.tangents, strict=True)
+                     if t is not None and like is not None]  # fmt: skip
+            outs = made.call(*saved, *given)
+            found = [None if p is None else outs[p] for p in made.places]
+        for i, gradient in zip(what.wanted, found, strict=True):
+            gradients[i + 1] = gradient
+        if saved and what.others and not _KEEPS_GRAPH():
+            ctx.others = None
+        return tuple(gradients)
+
+
+def _is_plain(x: Tensor | None) -> bool:
+    return x is None or (type(x) is Tensor and x.layout is torch.strided
+                         and not (x.is_neg() or x.is_conj()))  # fmt: skip
+
+
+def _fitting(x: Tensor, like: Tangent) -> Tensor:
+    """The gradient with the strides that the backward was compiled for."""
+    if x.stride() == like.stride:
+        return x
+    own = torch.empty_strided(like.shape, like.stride, dtype=like.dtype, device=like.device)
+    return own.copy_(x)
+
+
+# ---------------------------------------------------------------- without compiled code
+def _again(what: Differentiable, ctx: Any, saved: Sequence[Tensor],
+           tangents: Sequence[Tensor | None]) -> Sequence[Tensor | None]:  # fmt: skip
+    """The gradients, by running the captured graph again under autograd.
+
+    Errors: RuntimeError if an input was changed meanwhile.
+    """
+    inputs = _inputs(what, ctx, saved)
+    create = torch.is_grad_enabled()
+    given = [x.detach().clone() if i in what.written else x for i, x in enumerate(inputs)]
+    with ExitStack() as stack:
+        stack.enter_context(what.around())
+        if what.draws:
+            stack.enter_context(torch.random.fork_rng(what.devices))
+            _restore(what, ctx.random_state)
+        stack.enter_context(torch.enable_grad())
+        outs = what.eager(*given)
+    results = [outs[i]._base if whole else outs[i] for i, whole in what.bases]
+    pairs = [(r, t) for r, t in zip(results, tangents, strict=True)
+             if t is not None and r.requires_grad]  # fmt: skip
+    if not pairs:
+        return [None] * len(what.wanted)
+    return torch.autograd.grad(
+        [r for r, _ in pairs], [inputs[i] for i in what.wanted], [t for _, t in pairs],
+        create_graph=create, allow_unused=True,
+    )  # fmt: skip
+
+
+def _inputs(what: Differentiable, ctx: Any, saved: Sequence[Tensor]) -> list[Tensor]:
+    """The inputs of the call, with their autograd history."""
+    found = dict(zip(what.kept_inputs, saved, strict=False))
+    if what.others:
+        if ctx.others is None:
+            raise RuntimeError("the inputs of a compiled graph were freed after its backward; "
+                               "specify retain_graph=True in that call")  # fmt: skip
+        if [ctx.others[k]._version for k in what.versioned] != ctx.versions:
+            raise RuntimeError("an input of a compiled graph has been modified by an inplace "
+                               "operation before its gradients were differentiated")  # fmt: skip
+        found.update(zip(what.others, ctx.others, strict=True))
+    return [found[i] for i in range(what.n_inputs)]
+
+
+def _restore(what: Differentiable, states: Sequence[Any]) -> None:
+    torch.set_rng_state(states[0])
+    for device, state in zip(what.devices, states[1:], strict=True):
+        torch.cuda.set_rng_state(state, device)

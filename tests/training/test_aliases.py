@@ -1,0 +1,147 @@
+"""Views, shared memory and changed inputs of functions through which autograd goes."""
+
+from __future__ import annotations
+
+import torch
+from training_twin import assert_generated, assert_same, check, copied, leaf, newest
+
+import torchweld
+
+X = leaf(4, 6)
+
+
+def test_view_of_an_input():
+    assert_generated(check(lambda x: (x.t(), x.exp()), X))
+
+
+def test_view_of_an_input_that_requires_no_grad():
+    check(lambda x, y: (y.t(), x.exp()), X, torch.randn(2, 3))
+
+
+def test_input_itself():
+    check(lambda x: (x, x.exp()), X)
+
+
+def test_results_that_share_memory():
+    def fn(x):
+        y = x * 2
+        return y[:2], y.view(-1), y
+
+    assert_generated(check(fn, X))
+
+
+def test_views_of_a_tensor_that_is_not_returned():
+    def fn(x):
+        a, b = (x * 2).chunk(2, 1)
+        return a.view(2, 2, 3).transpose(1, 2), b
+
+    assert_generated(check(fn, X))
+
+
+def test_same_tensor_twice():
+    def fn(x):
+        y = x.exp()
+        return y, y
+
+    got = torchweld.compile(fn)(copied(X))
+    assert got[0] is got[1]
+    assert_generated(check(fn, X))
+
+
+def test_result_changed_later_changes_its_views_too():
+    def run(f):
+        x = copied(X)
+        a, b = f(x)
+        a.mul_(3)
+        b.sum().backward()
+        return [a, b, x.grad]
+
+    def fn(x):
+        y = x * 2
+        return y, y[1:]
+
+    assert_same(run(torchweld.compile(fn)), run(fn))
+
+
+def test_buffer_is_changed():
+    def fn(x, seen):
+        seen.add_(1)
+        return x.exp()
+
+    assert_generated(check(fn, X, torch.zeros(3)))
+
+
+def test_buffer_that_is_changed_and_read_runs_in_aten():
+    def fn(x, scale):
+        scale.mul_(2)
+        return x * scale
+
+    made = check(fn, X, torch.ones(6))
+    assert "read before that" in made.refusal.why
+
+
+def test_input_that_requires_grad_is_changed():
+    def run(f):
+        x = copied(X)
+        y = x * 1
+        out = f(y)
+        out.sum().backward()
+        return [x.grad, y, out]
+
+    def fn(y):
+        y.mul_(3)
+        return y.exp()
+
+    assert_same(run(torchweld.compile(fn)), run(fn))
+    assert "requires grad" in newest().refusal.why or "leaf" in newest().refusal.why
+
+
+def test_buffer_that_gets_a_history():
+    def run(f):
+        x, b = copied(X), torch.zeros(4, 6)
+        f(x, b)
+        b.sum().backward()
+        return [x.grad, b]
+
+    def fn(x, b):
+        b.add_(x * 2)
+        return x.detach() + 1
+
+    assert_same(run(torchweld.compile(fn)), run(fn))
+
+
+def test_intermediate_changed_in_place():
+    def fn(x):
+        y = x * 2
+        y[1] = 3
+        y[:, 2:].mul_(x[:, 2:])
+        y.relu_()
+        return y.exp()
+
+    assert_generated(check(fn, X))
+
+
+def test_in_place_on_what_is_needed_is_eagers_error():
+    def fn(x):
+        y = x.exp()
+        y.add_(1)
+        return y
+
+    def error(f):
+        try:
+            f(copied(X)).sum().backward()
+        except RuntimeError as found:
+            return "modified by an inplace operation" in str(found)
+        return False
+
+    assert error(fn) and error(torchweld.compile(fn))
+
+
+def test_inputs_that_share_memory():
+    def run(f):
+        x = copied(X)
+        f(x, x.view(-1)).sum().backward()
+        return [x.grad]
+
+    fn = lambda x, y: x.exp().sum() + y.sin()
+    assert_same(run(torchweld.compile(fn)), run(fn))
