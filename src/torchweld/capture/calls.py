@@ -41,12 +41,8 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.wrap import complete
 from torchweld.capture.wrappers import (
-    DISPATCH,
-    TRANSFORMS,
-    behind_transform,
-    dispatched,
-    watched,
-)
+    DISPATCH, TRANSFORMS, behind_transform, dispatched, watched,
+)  # fmt: skip
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code
 from torchweld.frame.program import Dispatcher
