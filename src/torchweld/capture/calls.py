@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
 from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.marks import region_of, substitute_of
@@ -40,9 +41,6 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.wrap import complete
-from torchweld.capture.wrappers import (
-    DISPATCH, TRANSFORMS, behind_transform, dispatched, watched,
-)  # fmt: skip
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code
 from torchweld.frame.program import Dispatcher
@@ -113,11 +111,11 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     if isinstance(real, types.GenericAlias | typing._GenericAlias):  # type: ignore[attr-defined]
         _call_alias(cap, fn, real.__origin__, args, kwargs, cont, on_raise)
         return
-    partial = behind_transform(cap, fn)
+    partial = wrappers.behind_transform(cap, fn)
     if partial is not None:
         call_value(cap, partial, args, kwargs, cont, on_raise)
         return
-    inner = dispatched(cap, fn, args) or watched(real)
+    inner = wrappers.dispatched(cap, fn, args) or wrappers.watched(real)
     if inner is not None:
         call_value(cap, Const(inner), args, kwargs, cont, on_raise)
         return
@@ -243,8 +241,8 @@ def _call_real_function(cap: Capture, fn: Const, args: list[Value], kwargs: dict
 def _is_plain_function(real: Any) -> bool:
     """Whether nothing but the bytecode of a function says what a call of it does."""
     return (isinstance(real, types.FunctionType) and policy_of(real) is Policy.INLINE
-            and watched(real) is None and real.__code__ is not DISPATCH
-            and real.__code__ not in TRANSFORMS
+            and wrappers.watched(real) is None and real.__code__ is not wrappers.DISPATCH
+            and real.__code__ not in wrappers.TRANSFORMS
             and _handler_of(real) is None and is_unmarked(real))  # fmt: skip
 
 
@@ -279,7 +277,7 @@ def _call_given(cap: Capture, fn: Loose, args: list[Value], kwargs: dict[str, Va
 
 
 def _guard_function(cap: Capture, real: types.FunctionType, source: Source) -> None:
-    """The user's own functions may get other code or defaults; installed ones are not watched."""
+    """The user's own functions may get other code or defaults; installed ones are not wrappers.watched."""
     if not _of_the_user(real.__code__.co_filename):
         return
     cap.guard("is", Attr.make(source, "__code__"), real.__code__)
