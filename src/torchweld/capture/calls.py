@@ -277,7 +277,7 @@ def _call_given(cap: Capture, fn: Loose, args: list[Value], kwargs: dict[str, Va
 
 
 def _guard_function(cap: Capture, real: types.FunctionType, source: Source) -> None:
-    """The user's own functions may get other code or defaults; installed ones are not wrappers.watched."""
+    """The user's own functions may get other code or defaults; installed ones are not watched."""
     if not _of_the_user(real.__code__.co_filename):
         return
     cap.guard("is", Attr.make(source, "__code__"), real.__code__)
