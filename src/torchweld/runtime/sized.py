@@ -14,8 +14,9 @@ import torch
 
 from torchweld.base.errors import InternalError
 from torchweld.ir.program import Program
-from torchweld.ir.program_sizes import at
+from torchweld.ir.program_sizes import at, table_of
 
+LIMIT = (1 << 31) - (1 << 22)  # of what GPU kernels compute with in 32 bits
 KEPT = 16  # choices of sizes whose Executables are kept, the latest
 
 
@@ -31,6 +32,25 @@ class Run(Protocol):
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]: ...
 
     def trim(self) -> None: ...
+
+
+class _Eager:
+    """What runs sizes that are too large for the kernels: eager."""
+
+    driver = "eager"
+    explain: Callable[..., object] | None = None
+    eager: Callable[..., object] | None = None
+
+    def __init__(self, owner: SizedExecutable) -> None:
+        self.owner = owner
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        if self.owner.eager is None:
+            raise InternalError("sizes that are too large for the kernels of this graph")
+        return tuple(self.owner.eager(*inputs))  # type: ignore[arg-type]
+
+    def trim(self) -> None:
+        """There is nothing to give back."""
 
 
 def _size(dim: int) -> Callable[[torch.Tensor], int]:
@@ -76,6 +96,9 @@ class SizedExecutable:
         for n, (lo, hi) in zip(values, self.sizes.bounds, strict=True):
             if (lo is not None and n < lo) or (hi is not None and n > hi):
                 raise InternalError(f"a size of {n}, where the graph was made for {lo} to {hi}")
+        rows = table_of(self.sizes, values)
+        if any(abs(rows[r]) > LIMIT for r in self.sizes.limits):
+            return _Eager(self)
         run = self._make(at(self.program, values))
         run.explain, run.eager = self._explain, self._eager
         self.driver = run.driver
