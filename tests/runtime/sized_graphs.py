@@ -12,16 +12,88 @@ from torchweld.pipeline import INCLUDE
 from torchweld.runtime.calls import TORCH_DTYPE
 from torchweld.runtime.executable import make_executable
 
-ROWS = """
-size n in 2..  is size 0 of 0  hint 16
-"""
-COLUMNS = """
-size n in 2..  is size 1 of 0  hint 16
-"""
 BOTH = """
 size m in 2..  is size 0 of 0  hint 8
 size n in 2..  is size 1 of 0  hint 16
 """
+
+
+SIZES = ((2, 2), (2, 7), (3, 16), (17, 17), (5, 64), (64, 33), (3, 1000), (1000, 3))
+GRAPHS = {
+    "pointwise": """
+x: f32[m, n] input
+w: f32[n] input
+y: f32[m, n]
+y[i, j] = exp(x[i, j]) * w[j] + 1.0  for i:m, j:n
+return y
+""",
+    "softmax": """
+x: f32[m, n] input
+top: f32[m, 1]
+e: f32[m, n]
+total: f32[m, 1]
+y: f32[m, n]
+top[i, 0] = max over j:n of x[i, j]  for i:m
+e[i, j] = exp(x[i, j] - top[i, 0])  for i:m, j:n
+total[i, 0] = sum over j:n of e[i, j]  for i:m
+y[i, j] = e[i, j] / total[i, 0]  for i:m, j:n
+return y
+""",
+    "mean": """
+x: f32[m, n] input
+t: f32[m, 1]
+y: f32[m, n]
+t[i, 0] = sum over j:n of x[i, j]  for i:m
+y[i, j] = x[i, j] - t[i, 0] / f32(index(n))  for i:m, j:n
+return y
+""",
+    "columns": """
+x: f32[m, n] input
+y: f32[n]
+y[j] = sum over i:m of x[i, j] * 2.0  for j:n
+return y
+""",
+    "concatenation": """
+x: f32[m, n] input
+z: f32[m, 2*n] input
+y: f32[m, 3*n]
+y[i, j] = x[i, j]  for i:m, j:n
+y[i, j + n] = z[i, j] * 2.0  for i:m, j:2*n
+return y
+""",
+    "transposition": """
+x: f32[m, n] input
+y: f32[n, m]
+y[j, i] = x[i, j] + 1.0  for i:m, j:n
+return y
+""",
+    "positions and scans": """
+x: f32[m, n] input
+y: i64[m]
+z: f32[m, n]
+y[i] = argmax over j:n of x[i, j]  for i:m
+z[i, j] = scan_sum over j:n of x[i, j]  for i:m
+return y, z
+""",
+    "heads": """
+x: f32[m, n, 12] input
+y: f32[m, 3, n, 4]
+y[i, a, j, b] = x[i, j, a*4 + b] * 2.0  for i:m, a:3, j:n, b:4
+return y as [3*m, 4*n] strides (4*n, 1)
+""",
+    "flattened": """
+x: f32[m, n] input
+y: f32[m*n]
+y[i] = x[i//n, i%n] + 1.0  for i:m*n
+return y
+""",
+    "part that may be empty": """
+x: f32[m, n] input
+y: f32[m, n - 2]
+y[i, j] = x[i, j + 2]  for i:m, j:n - 2
+return y
+""",
+}
 
 
 def program_of(source, **cfg):

@@ -2,86 +2,11 @@
 
 import pytest
 import torch
-from tests.runtime.sized_graphs import BOTH, Sized
+from tests.runtime.sized_graphs import BOTH, GRAPHS, SIZES, Sized, program_of
 
 from torchweld.base.errors import InternalError
-
-SIZES = ((2, 2), (2, 7), (3, 16), (17, 17), (5, 64), (64, 33), (3, 1000), (1000, 3))
-GRAPHS = {
-    "pointwise": """
-x: f32[m, n] input
-w: f32[n] input
-y: f32[m, n]
-y[i, j] = exp(x[i, j]) * w[j] + 1.0  for i:m, j:n
-return y
-""",
-    "softmax": """
-x: f32[m, n] input
-top: f32[m, 1]
-e: f32[m, n]
-total: f32[m, 1]
-y: f32[m, n]
-top[i, 0] = max over j:n of x[i, j]  for i:m
-e[i, j] = exp(x[i, j] - top[i, 0])  for i:m, j:n
-total[i, 0] = sum over j:n of e[i, j]  for i:m
-y[i, j] = e[i, j] / total[i, 0]  for i:m, j:n
-return y
-""",
-    "mean": """
-x: f32[m, n] input
-t: f32[m, 1]
-y: f32[m, n]
-t[i, 0] = sum over j:n of x[i, j]  for i:m
-y[i, j] = x[i, j] - t[i, 0] / f32(index(n))  for i:m, j:n
-return y
-""",
-    "columns": """
-x: f32[m, n] input
-y: f32[n]
-y[j] = sum over i:m of x[i, j] * 2.0  for j:n
-return y
-""",
-    "concatenation": """
-x: f32[m, n] input
-z: f32[m, 2*n] input
-y: f32[m, 3*n]
-y[i, j] = x[i, j]  for i:m, j:n
-y[i, j + n] = z[i, j] * 2.0  for i:m, j:2*n
-return y
-""",
-    "transposition": """
-x: f32[m, n] input
-y: f32[n, m]
-y[j, i] = x[i, j] + 1.0  for i:m, j:n
-return y
-""",
-    "positions and scans": """
-x: f32[m, n] input
-y: i64[m]
-z: f32[m, n]
-y[i] = argmax over j:n of x[i, j]  for i:m
-z[i, j] = scan_sum over j:n of x[i, j]  for i:m
-return y, z
-""",
-    "heads": """
-x: f32[m, n, 12] input
-y: f32[m, 3, n, 4]
-y[i, a, j, b] = x[i, j, a*4 + b] * 2.0  for i:m, a:3, j:n, b:4
-return y as [3*m, 4*n] strides (4*n, 1)
-""",
-    "flattened": """
-x: f32[m, n] input
-y: f32[m*n]
-y[i] = x[i//n, i%n] + 1.0  for i:m*n
-return y
-""",
-    "part that may be empty": """
-x: f32[m, n] input
-y: f32[m, n - 2]
-y[i, j] = x[i, j + 2]  for i:m, j:n - 2
-return y
-""",
-}
+from torchweld.ir.program import Alloc, Drop
+from torchweld.runtime.sized import SizedExecutable
 
 
 @pytest.mark.parametrize("driver", ["python", "native"])
@@ -166,8 +91,17 @@ def test_a_number_may_be_a_size():
     graph = Sized(NUMBER)
     x = torch.randn(9)
     for k in (3, -2):
-        got = graph.run([x, torch.tensor(k)])[0]
-        torch.testing.assert_close(got, x + torch.arange(9) * k)
+        for given in (k, torch.tensor(k)):
+            got = graph.run([x, given])[0]
+            torch.testing.assert_close(got, x + torch.arange(9) * k)
+
+
+def test_sizes_too_large_for_32_bits_run_in_eager():
+    program = program_of(BOTH + GRAPHS["pointwise"], interpret=True)
+    run = SizedExecutable(program, lambda p: pytest.fail("its kernels would be run"))
+    run.eager = lambda x, w: [f"eager {x.shape[0]}"]
+    wide = torch.empty(1).expand(1 << 20, 1 << 20)
+    assert run(wide, torch.empty(1).expand(1 << 20)) == (f"eager {1 << 20}",)
 
 
 def test_a_size_below_what_the_graph_was_made_for_is_an_error():
@@ -181,3 +115,28 @@ def test_one_executable_per_choice_of_sizes_and_no_more_than_are_kept():
     for n in range(2, 40):
         graph.check(3, n)
     assert len(graph.executable._made) == 16
+
+
+CHAIN = """
+size n in 2..  is size 0 of 0  hint 8
+x: f32[n, 4] input
+a: f32[n, 4]
+b: f32[n, 4]
+c: f32[n, 4]
+d: f32[n, 4]
+a[i, j] = x[i, j] * 2.0  for i:n, j:4
+b = aten.relu.default(a)
+c[i, j] = b[i, j] * 2.0  for i:n, j:4
+d = aten.relu.default(c)
+return d
+"""
+
+
+def test_a_temporary_of_a_symbolic_size_is_released_behind_its_last_use():
+    graph = Sized(CHAIN)
+    dropped = [s.tensor for s in graph.program.steps if isinstance(s, Drop)]
+    made = [s.tensor for s in graph.program.steps if isinstance(s, Alloc)]
+    assert set(made) < set(dropped)
+    for n in (2, 100, 3):
+        (x,) = graph.inputs(n)
+        torch.testing.assert_close(graph.run([x])[0], (x.relu() * 2) * 2)

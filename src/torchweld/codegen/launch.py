@@ -6,8 +6,9 @@ from torchweld.base.errors import InternalError
 from torchweld.codegen.sizes import likely, symbols_of
 from torchweld.codegen.tiles import blocks_of
 from torchweld.codegen.triton_bundle import bundle_blocks
+from torchweld.codegen.triton_index import reaches_of
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ONE, ZERO, Expr, Int, Sym
+from torchweld.ir.expr import ONE, ZERO, Expr, Int, Sym, as_expr
 from torchweld.ir.loop import Axis, Buffer, Extern, ExternArg, Torch, View
 from torchweld.ir.philox import DRAW
 from torchweld.ir.plan import Bundle, Free, Kernel, Plan
@@ -55,6 +56,7 @@ class Assembler:
         self._table = Table(plan.graph.sizes)
         self._patches: list[Patch] = []
         self._numbers: dict[Sym, int] = {}
+        self._limits: list[Expr] = []  # what has to fit in 32 bits
         given = [b for b in plan.graph.inputs if b.role == "input"]
         for i, b in enumerate(given):
             self._bind(b, "input", i)
@@ -68,7 +70,7 @@ class Assembler:
                 case Kernel():
                     self._launch(step, functions[step.name])
                 case Bundle():
-                    self._grid_launch(step, functions[step.name], bundle_blocks(step))
+                    self._grid_launch(step, functions[step.name], as_expr(bundle_blocks(step)))
                 case Extern(op=op) if op == DRAW:
                     self._draw(step)
                 case Extern():
@@ -113,7 +115,8 @@ class Assembler:
             raise InternalError(f"sizes {g.sizes}, but only {len(g.readings)} readings")
         readings = tuple((r.kind, r.input, r.dim) for r in g.readings)
         bounds = tuple((s.smin, s.smax) for s in g.sizes)
-        return Sizes(readings, bounds, tuple(self._table.code), tuple(self._patches))
+        limits = tuple(dict.fromkeys(self._table.row(e) for e in self._limits))
+        return Sizes(readings, bounds, tuple(self._table.code), tuple(self._patches), limits)
 
     def _tensor(self, b: Buffer) -> int:
         """The number of `b`, given memory at its first use."""
@@ -147,15 +150,24 @@ class Assembler:
         if k.tile is not None:
             self._grid_launch(k, function, blocks_of(k))
             return
-        args = (*(self._tensor(b) for b in k.args), *map(self._symbol, symbols_of(k)))
+        args = self._args(k)
         extent = extent_of(k)
         if extent is not ZERO:
             n = self._int(extent, "extent", len(self.steps))
             self.steps.append(Launch(function, args, n, max(k.grain, 1)))
 
-    def _grid_launch(self, k: Kernel | Bundle, function: str, blocks: int) -> None:
-        args = tuple(self._tensor(b) for b in k.args)
-        self.steps += [GridLaunch(function, args, blocks)] if blocks else []
+    def _grid_launch(self, k: Kernel | Bundle, function: str, blocks: Expr) -> None:
+        args = self._args(k)
+        if blocks is ZERO:
+            return
+        if isinstance(k, Kernel):
+            self._limits += [e for e in reaches_of(k) if not isinstance(e, Int)]
+        n = self._int(blocks, "blocks", len(self.steps))
+        self.steps.append(GridLaunch(function, args, n))
+
+    def _args(self, k: Kernel | Bundle) -> tuple[int, ...]:
+        """The tensors of a launch: its buffers, then its symbolic sizes."""
+        return (*(self._tensor(b) for b in k.args), *map(self._symbol, symbols_of(k)))
 
     def _symbol(self, s: Sym) -> int:
         """The tensor that is the value of a symbolic size."""

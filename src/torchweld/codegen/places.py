@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchweld.base.errors import InternalError
+from torchweld.base.errors import Unsupported
 from torchweld.codegen.cpp_index import depends, flat
 from torchweld.codegen.cpp_types import stored
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import Expr, Int, Sym, as_expr, atoms, from_terms, terms_of
+from torchweld.ir.expr import (
+    ONE,
+    ZERO,
+    Expr,
+    Int,
+    SizeSym,
+    Sym,
+    as_expr,
+    atoms,
+    from_terms,
+    terms_of,
+)
 from torchweld.ir.loop import Buffer, contiguous
+from torchweld.ir.symbolic_div import fits
+
+Idx = tuple[Expr, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +56,8 @@ class Array:
 
     name: str
     dtype: DType
-    elements: int
-    strides: tuple[int, ...]
+    elements: Expr
+    strides: Idx
     grid: frozenset[Sym]
     lane: Sym | None
     base: Sym | None
@@ -58,24 +72,27 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        return self.elements * max(self.dtype.bytes, 1)
+        """Its size. Errors: TypeError if that is symbolic."""
+        return self.elements.value * max(self.dtype.bytes, 1)
 
     def offset(self, index: tuple[Expr, ...]) -> Expr:
         moving = (within(e, self.grid, self.lane, self.base) for e in index)
-        return flat(tuple(as_expr(s) for s in self.strides), tuple(moving))
+        return flat(self.strides, tuple(moving))
 
 
 def within(e: Expr, grid: frozenset[Sym], lane: Sym | None, base: Sym | None) -> Expr:
     """`e` without what only the grid moves, and counted from the start of the strip of lanes."""
-    kept = {m: c for m, c in terms_of(e).items() if not (m and _atoms(m) <= grid)}
+    kept = {m: c for m, c in terms_of(e).items() if not _only(m, grid)}
     out = from_terms(kept)
     if base is not None and lane is not None and _linear_in(out, lane):
         out = out - base
     return out
 
 
-def _atoms(monomial: tuple[Expr, ...]) -> set[Expr]:
-    return set().union(*(atoms(f) for f in monomial))
+def _only(monomial: Idx, grid: frozenset[Sym]) -> bool:
+    """Whether the grid moves a term, and nothing else does."""
+    found = set().union(*(atoms(f) for f in monomial))
+    return bool(found & grid) and all(a in grid or isinstance(a, SizeSym) for a in found)
 
 
 def _linear_in(e: Expr, lane: Sym) -> bool:
@@ -89,30 +106,40 @@ def array_for(name: str, b: Buffer, indices: Sequence[tuple[Expr, ...]], grid: f
               lane: Sym | None, base: Sym | None, strip: int) -> Array:  # fmt: skip
     """The array that holds local `b`, which is written at each of `indices` (piece by piece).
 
-    Errors: InternalError when an extent has no bound.
+    Errors: Unsupported W204 when an extent has no bound.
     """
     stored(b.dtype)
-    extents = [1] * len(b.shape)
+    extents: list[Expr] = [ONE] * len(b.shape)
     for index in indices:
         for d, e in enumerate(index):
             rel = within(e, grid, None, None)
             if base is not None and lane is not None and _linear_in(rel, lane):
-                needed = _extent(b, rel - lane) - 1 + strip
+                needed = _extent(b, rel - lane, d) - 1 + strip
             else:
-                needed = _extent(b, rel)
-            extents[d] = max(extents[d], needed)
-    steps = contiguous(tuple(as_expr(n) for n in extents))
-    strides = tuple(0 if n == 1 else s.value for n, s in zip(extents, steps, strict=True))
-    total = 1
+                needed = _extent(b, rel, d)
+            extents[d] = _larger(extents[d], needed)
+    steps = contiguous(tuple(extents))
+    strides = tuple(ZERO if n is ONE else s for n, s in zip(extents, steps, strict=True))
+    total = ONE
     for n in extents:
-        total *= n
+        total = total * n
     return Array(name, b.dtype, total, strides, grid, lane, base)
 
 
-def _extent(b: Buffer, e: Expr) -> int:
-    if e.lo is None or e.lo < 0 or e.hi is None:
-        raise InternalError(f"local {b.name} is written at {e.text()}, which has no bound")
-    return e.hi + 1
+def _larger(a: Expr, b: Expr) -> Expr:
+    """A size that is not below either: symbolic ones are those of whole dimensions."""
+    if a.is_const and b.is_const:
+        return a if a.value >= b.value else b
+    return a if b.is_const else b
+
+
+def _extent(b: Buffer, e: Expr, dim: int) -> Expr:
+    """The positions that `e` needs of a dimension."""
+    if e.lo is not None and e.lo >= 0 and e.hi is not None:
+        return as_expr(e.hi + 1)
+    if len(b.shape) > dim and fits(e, b.shape[dim]):
+        return b.shape[dim]
+    raise Unsupported("W204", f"local {b.name} is written at {e.text()}, which has no bound")
 
 
 Place = Memory | Array

@@ -36,7 +36,7 @@ class Printer(Values):
         self.loaded = {b for s in kernel.stages for n in s.nests for b in reads(n)}
         self.streams = False
         self.shapes = [shape_of(kernel, s) for s in kernel.stages]
-        self.arrays: list[tuple[str, str, int]] = []  # name, element type, elements
+        self.arrays: list[tuple[str, str, Expr]] = []  # name, element type, elements
         self._name_symbols()
         for i, b in enumerate(kernel.args):
             self.places[b] = Memory(f"t{i}", b)
@@ -83,14 +83,20 @@ class Printer(Values):
         return self.kernel.lanes
 
     def _array_lines(self) -> list[str]:
-        sizes = [max(n, 1) * _bytes(t) for _, t, n in self.arrays]
-        if sum(sizes) <= STACK_BYTES:
-            return [f"alignas(64) {t} {name}[{max(n, 1)}];" for name, t, n in self.arrays]
-        lines, at = [], 0
-        for (name, t, _), b in zip(self.arrays, sizes, strict=True):
-            lines.append(f"auto {name} = ({t}*)(mem + {at});")
-            at += -(-b // 64) * 64
-        return [f"char* mem = scratch({at});", *lines]
+        rows = [(name, t, ONE if n is ZERO else n) for name, t, n in self.arrays]
+        if self._stack_bytes() <= STACK_BYTES:
+            return [f"alignas(64) {t} {name}[{n.value}];" for name, t, n in rows]
+        lines, at = [], ZERO
+        for name, t, n in rows:
+            lines.append(f"auto {name} = ({t}*)(mem + {paren(self.size_text(at))});")
+            at = at + (n * _bytes(t) + 63) // 64 * 64
+        return [f"char* mem = scratch({self.size_text(at)});", *lines]
+
+    def _stack_bytes(self) -> int:
+        """What all arrays take; more than there is if that is symbolic."""
+        if not all(n.is_const for _, _, n in self.arrays):
+            return STACK_BYTES + 1
+        return sum(max(n.value, 1) * _bytes(t) for _, t, n in self.arrays)
 
     def open_grid(self) -> None:
         grid = self.kernel.grid

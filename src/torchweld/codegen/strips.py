@@ -11,7 +11,7 @@ from torchweld.codegen.printer import BASE, STACK_BYTES, Printer, position
 from torchweld.codegen.shape import Shape, varies, visits, void
 from torchweld.codegen.sizes import likely
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import Int, Sym, atoms
+from torchweld.ir.expr import Int, Sym, as_expr, atoms
 from torchweld.ir.loop import Axis, Index, Load, Nest, Op, Scalar, children, walk
 
 STRIP = 2048  # lanes that a column reduction works on at once
@@ -97,7 +97,7 @@ class StripPrinter(Printer):
         for x in found:
             kept[x] = self.fresh("h")
             held = x.dtype if x.dtype.is_float8 else x.dtype.compute
-            self.arrays.append((kept[x], stored(held), strip))
+            self.arrays.append((kept[x], stored(held), as_expr(strip)))
             v = self.as_vector(self.value(x))
             self.line(f"store({kept[x]} + (l - s), {v}, k);")
         self.close_lanes()
@@ -138,16 +138,18 @@ class StripPrinter(Printer):
         p = self.places.get(n.out)
         f = fold_of(n, "", True)
         same = f.dtype is n.out.dtype and not f.scan and not f.positions
-        if isinstance(p, Array) and self.kinds[n.out] == "scalar" and same and p.elements == strip:
+        if not isinstance(p, Array) or self.kinds[n.out] != "scalar":
+            return self.fresh("a")
+        if same and p.elements is as_expr(strip):
             return p.name
         return self.fresh("a")
 
     def _fill(self, f: Fold, strip: int) -> None:
         if not any(a[0] == f.name for a in self.arrays):
-            self.arrays.append((f.name, stored(f.dtype), strip))
+            self.arrays.append((f.name, stored(f.dtype), as_expr(strip)))
         if f.positions:
             if not any(a[0] == f"{f.name}p" for a in self.arrays):
-                self.arrays.append((f"{f.name}p", "i32", strip))
+                self.arrays.append((f"{f.name}p", "i32", as_expr(strip)))
             self.line(f"fill({f.name}p, i32(-1), e - s);")
             self.line(f"fill({f.name}, {f.computed}(0), e - s);")
         else:

@@ -10,15 +10,14 @@ computed once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchweld.base.errors import Unsupported
 from torchweld.codegen.cpp_index import depends, flat
 from torchweld.codegen.settle import settle
-from torchweld.codegen.shape import product, size
 from torchweld.codegen.triton_index import injective
-from torchweld.ir.expr import ZERO, Expr, Ind, Int, Sym, atoms, rewrite
+from torchweld.ir.expr import ONE, ZERO, Expr, Ind, Int, Sym, atoms, index_symbol, rewrite
 from torchweld.ir.loop import (
     Axis,
     Buffer,
@@ -71,17 +70,17 @@ class TiledStage:
     """step: the symbol r, None for a stage without loops. lanes: steps at once, a power of two."""
 
     step: Sym | None
-    extent: int
+    extent: Expr
     lanes: int
     nests: tuple[TiledNest, ...]
 
     @property
     def looped(self) -> bool:
-        return self.extent > self.lanes
+        return self.extent.hi is None or self.extent.hi > self.lanes
 
     @property
     def masked(self) -> bool:
-        return self.extent % self.lanes != 0
+        return self.extent % self.lanes is not ZERO
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +90,13 @@ class TiledKernel:
     kernel: Kernel
     tile: Tile
     point: Sym | None
-    total: int
+    total: Expr
     points: int
     stages: tuple[TiledStage, ...]
 
     @property
     def masked(self) -> bool:
-        return self.total % self.points != 0
+        return self.total % self.points is not ZERO
 
 
 def tiled(kernel: Kernel) -> TiledKernel:
@@ -106,8 +105,8 @@ def tiled(kernel: Kernel) -> TiledKernel:
     assert tile is not None
     kernel = settle(kernel)
     outer = parallel_axes(kernel)
-    total = product(outer)
-    point = Sym.make(POINT, 0, total - 1) if total > 1 else None
+    total = extent_of(outer)
+    point = None if _single(total) else index_symbol(POINT, total)
     at = spread(outer, point)
     stages = tuple(_stage(kernel, s, outer, at) for s in kernel.stages)
     points = points_of(tile, total)
@@ -119,16 +118,33 @@ def parallel_axes(k: Kernel) -> tuple[Axis, ...]:
     return k.grid + ((k.lanes,) if k.lanes else ())
 
 
-def points_of(tile: Tile, total: int) -> int:
+def extent_of(axes: Iterable[Axis]) -> Expr:
+    """How many points the axes have."""
+    total = ONE
+    for a in axes:
+        total = total * a.size
+    return total
+
+
+def _single(n: Expr) -> bool:
+    """Whether there is one point at most."""
+    return n is ONE or n is ZERO
+
+
+def points_of(tile: Tile, total: Expr) -> int:
     """The points of a block: what the tile says, whatever the total, so that texts are alike."""
-    return tile.points if total > 1 else 1
+    return 1 if _single(total) else tile.points
 
 
-def blocks_of(k: Kernel) -> int:
+def blocks_of(k: Kernel) -> Expr:
     """How many blocks a launch of the kernel has."""
     assert k.tile is not None
-    total = product(parallel_axes(k))
-    return -(-total // points_of(k.tile, total))
+    total = extent_of(parallel_axes(k))
+    return _blocks(total, points_of(k.tile, total))
+
+
+def _blocks(total: Expr, points: int) -> Expr:
+    return (total + (points - 1)) // points
 
 
 def _power(n: int) -> int:
@@ -139,22 +155,23 @@ def _power(n: int) -> int:
 def spread(axes: Sequence[Axis], whole: Expr | None) -> dict[Expr, Expr]:
     """The axes' symbols as quotients and remainders of the flattened position."""
     found: dict[Expr, Expr] = {}
-    inner = 1
+    inner = ONE
     for a in reversed(axes):
-        n = size(a)
-        found[a.sym] = ZERO if whole is None or n <= 1 else (whole // inner) % n
-        inner *= max(n, 1)
+        none = whole is None or _single(a.size)
+        found[a.sym] = ZERO if none or whole is None else (whole // inner) % a.size
+        inner = inner if a.size is ZERO else inner * a.size
     return found
 
 
 def _stage(kernel: Kernel, stage: Stage, outer: Sequence[Axis], at: dict[Expr, Expr]) -> TiledStage:
     assert kernel.tile is not None
-    extent = product(stage.loops)
-    step = Sym.make(STEP, 0, extent - 1) if extent > 1 else None
+    extent = extent_of(stage.loops)
+    step = None if _single(extent) else index_symbol(STEP, extent)
     here = at | spread(stage.loops, step)
     locals_ = frozenset(x.buffer for x in kernel.locals)
     nests = tuple(_nest(n, stage, outer, here, step, locals_) for n in stage.nests)
-    lanes = min(kernel.tile.loop, _power(extent))
+    most = kernel.tile.loop if extent.hi is None else _power(extent.hi)
+    lanes = min(kernel.tile.loop, most)
     return TiledStage(step, extent, lanes, nests)
 
 
@@ -192,7 +209,7 @@ def _fold(n: Nest, stage: Stage, moved: object) -> Fold | None:
     if n.reduce is None:
         return None
     assert callable(moved)
-    missing = {a.sym for a in stage.loops if size(a) != 1} - {a.sym for a in n.reduce.axes}
+    missing = {a.sym for a in stage.loops if a.size is not ONE} - {a.sym for a in n.reduce.axes}
     if missing:
         _refuse(n, "it folds over a part of its stage's loops")
     position: Expr = ZERO
@@ -309,7 +326,7 @@ def _paired(first: TiledStage, between: tuple[TiledStage, ...], second: TiledSta
     rest: list[TiledNest] = []
     for n in second.nests:
         body = _resolved(n.body, values)
-        m = measured(body, second.extent)
+        m = measured(body, second.extent.value if second.extent.is_const else None)
         top = None if m is None or _overwritten(first, m, private) else _top(n, m, tops)
         if m is not None and top is not None and top not in pairs:
             pairs[top] = n

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torchweld.codegen.cpp_index import constant, depends, flat
+from torchweld.codegen.cpp_index import depends, flat
+from torchweld.codegen.sizes import likely
 from torchweld.codegen.tiles import TiledStage
 from torchweld.ir.expr import ZERO, Expr, Ind, Int, Sym, atoms
 from torchweld.ir.loop import Buffer, Load, loads
@@ -51,7 +52,7 @@ def atoms_of(e: Expr) -> set[Expr]:
 def shift_of(x: Load, step: Sym) -> Shift | None:
     """How far the rows that `x` reads are from aligned, if that is known and they are not."""
     start = row_start(x, step)
-    if start is None or constant(x.buffer.offset, x.buffer.name) * x.dtype.bytes % GRANULE:
+    if start is None or x.buffer.offset * x.dtype.bytes % GRANULE is not ZERO:
         return None
     group = GRANULE // x.dtype.bytes
     amount = start % group
@@ -62,14 +63,14 @@ def shift_for(stages: Iterable[TiledStage], step: Sym, written: set[Buffer],
               private: frozenset[Buffer]) -> Shift | None:  # fmt: skip
     """The shift that serves the first load of the stages that needs one."""
     for stage in stages:
-        if stage.step is not step or stage.extent < LEAST:
+        if stage.step is not step or likely(stage.extent) < LEAST:
             continue
         for n in stage.nests:
             for x in loads(n.body):
                 if x.buffer in written or x.buffer in private or x.dtype.bytes > 4:
                     continue
                 found = shift_of(x, step)
-                room = stage.looped or (found and stage.extent + found.group <= stage.lanes)
+                room = stage.looped or (found and likely(stage.extent) + found.group <= stage.lanes)
                 if found is not None and room:
                     return found
     return None

@@ -61,12 +61,12 @@ def print_bundle(bundle: Bundle) -> TritonKernel:
     for k, printer, one in zip(bundle.kernels, printers, made, strict=True):
         kinds = [printer.parameter(b) for b in k.args]
         types |= dict(zip(k.args, kinds, strict=True))
-        total, masked = printer.tiled.total, printer.tiled.masked
+        total, masked = printer.tiled.total.value, printer.tiled.masked
         # a branch chooses between pointers of one type; masks whose end is a multiple of 16
         # elements cover whole accesses
         key = one.text, *kinds, masked and total % 16 == 0
         part = parts.setdefault(key, _Part(f"part{len(parts)}", one.text, masked))
-        part.members.append(_Member(tuple(names[b] for b in k.args), blocks_of(k), total))
+        part.members.append(_Member(tuple(names[b] for b in k.args), blocks_of(k).value, total))
     lines = [f"def @({', '.join(names.values())}):", "    b = tl.program_id(0)"]
     lines += _branches(list(parts.values()))
     texts = tuple(p.text.replace("@", p.name, 1) for p in parts.values())
@@ -76,7 +76,7 @@ def print_bundle(bundle: Bundle) -> TritonKernel:
 
 def bundle_blocks(bundle: Bundle) -> int:
     """How many blocks its launch has."""
-    return sum(map(blocks_of, bundle.kernels))
+    return sum(blocks_of(k).value for k in bundle.kernels)
 
 
 def _options(

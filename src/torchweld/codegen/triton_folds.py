@@ -200,7 +200,7 @@ class TileFolds(TileValues):
             if not self.steps:
                 return self.name(f"{s} + {k} * {n}", dims, False), Val(q, dims)
             top, total = Val(self.fresh(), dims), Val(self.fresh(), dims)
-            given = f"{pair.names}, {self.stage.extent}"
+            given = f"{pair.names}, {self.extent_text(self.stage.extent)}"
             self.line(f"{top.text}, {total.text} = weld.moments_end({given})")
             return top, total
         m, s = pair.state

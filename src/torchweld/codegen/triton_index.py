@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from torchweld.codegen.cpp_index import paren, sum_text
-from torchweld.ir.expr import Expr, FloorDiv, Int, Mod, Monomial, Poly, Sym, terms_of
+from torchweld.codegen.sizes import symbols_of
+from torchweld.ir.expr import (
+    ONE,
+    Expr,
+    FloorDiv,
+    Ind,
+    Int,
+    LoopSym,
+    Mod,
+    Monomial,
+    Poly,
+    SizeSym,
+    Sym,
+    atoms,
+    terms_of,
+)
 from torchweld.ir.loop import Axis
+from torchweld.ir.plan import Kernel
 
 # masked lanes run over the end by less than this
 LIMIT = (1 << 31) - (1 << 22)
 
 
+def reaches_of(k: Kernel) -> Iterator[Expr]:
+    """What has to be within LIMIT for the coordinates and offsets of a kernel to fit in 32 bits."""
+    outer = ONE
+    for a in (*k.grid, *((k.lanes,) if k.lanes else ())):
+        outer = outer * a.size
+    yield outer
+    for stage in k.stages:
+        inner = ONE
+        for a in stage.loops:
+            inner = inner * a.size
+        yield inner
+    for b in k.args:
+        last = b.offset
+        for n, step in zip(b.shape, b.strides, strict=True):
+            last = last + (n - 1) * step
+        yield last
+    yield from symbols_of(k)
+
+
 def wide(e: Expr) -> bool:
-    """Whether `e`, or anything it is made of, may not fit in 32 bits."""
+    """Whether `e`, or anything it is made of, may not fit in 32 bits.
+
+    What is made of sizes and loops over them is within a limit that is looked at before a call:
+    it is a position in a loop or in memory.
+    """
+    if not isinstance(e, Int) and _sized(e):
+        return False
     if e.lo is None or e.hi is None or e.lo < -LIMIT or e.hi > LIMIT:
         return True
     match e:
@@ -23,6 +64,19 @@ def wide(e: Expr) -> bool:
             return wide(e.num) or wide(e.den)
         case _:
             return False
+
+
+def wide_value(e: Expr) -> bool:
+    """The same of an expression that is used as a number: nothing limits it."""
+    return wide(e) or (not isinstance(e, Int | Sym) and _sized(e))
+
+
+def _sized(e: Expr) -> bool:
+    """Whether `e` has no bounds only because sizes have none."""
+    found = atoms(e)
+    return any(isinstance(a, SizeSym | LoopSym) for a in found) and not any(
+        isinstance(a, Ind) for a in found
+    )
 
 
 def _reach(m: Monomial) -> int:

@@ -6,7 +6,8 @@ import hashlib
 from dataclasses import dataclass
 
 from torchweld.base.errors import InternalError, Unsupported
-from torchweld.codegen.cpp_index import constant
+from torchweld.codegen.cpp_index import paren
+from torchweld.codegen.sizes import symbols_of
 from torchweld.codegen.tiles import (
     OnePass,
     TiledKernel,
@@ -26,7 +27,7 @@ from torchweld.codegen.triton_random import RANDOM_TEXT
 from torchweld.codegen.triton_types import COMPUTED, NARROW, signature_type
 from torchweld.codegen.triton_values import POINTS, STEPS, Val
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import Int, Sym
+from torchweld.ir.expr import ZERO, Int, Sym
 from torchweld.ir.loop import Buffer, Load, Op, Scalar, loads
 from torchweld.ir.plan import Kernel
 from torchweld.ir.program import Artifact
@@ -92,6 +93,7 @@ class TilePrinter(TileFolds):
             for x in (n.body, *index_scalars(n.index)):
                 self.loaded |= {ld.buffer for ld in loads(x)}
             self.loaded |= {n.out} if n.mode != "set" else set()
+        self.sizes.update({s: f"z{i}" for i, s in enumerate(symbols_of(k))})
         self.params = [f"t{i}" for i in range(len(k.args))]
         cuda = any(b.device != "cpu" for b in k.args)
         for name, b in zip(self.params, k.args, strict=True):
@@ -101,6 +103,8 @@ class TilePrinter(TileFolds):
     # --- the function
 
     def kernel(self) -> TritonKernel:
+        for z in self.sizes.values():  # no value is larger: the driver looks
+            self.line(f"{z} = {z}.to(tl.int32)")
         self._points()
         stages = self.tiled.stages
         while stages:
@@ -110,8 +114,8 @@ class TilePrinter(TileFolds):
             else:
                 self._together(both)
             stages = stages[1 if both is None else 2 + len(both.between) :]
-        given = ("block", "points") if self.tiled.masked else ("block",)
-        head = f"def @({', '.join([*self.params, *(given if self.part else ())])}):"
+        given = ["block", *(["points"] if self.tiled.masked else [])] if self.part else []
+        head = f"def @({', '.join([*self.params, *self.sizes.values(), *given])}):"
         text = "\n".join([head, *(f"    {line}" for line in self.lines or ["pass"])])
         return TritonKernel(self._role(), text + "\n", self._options())
 
@@ -120,7 +124,7 @@ class TilePrinter(TileFolds):
         if t.point is None:
             return
         block = "block" if self.part else "tl.program_id(0)"
-        if t.total > LIMIT:
+        if t.total.is_const and t.total.value > LIMIT:
             block += ".to(tl.int64)"
         if t.points == 1:
             self.line(f"p = {block}")
@@ -128,7 +132,7 @@ class TilePrinter(TileFolds):
         text = f"{block} * {t.points} + tl.arange(0, {t.points})"
         self.line(f"p = ({text})[:, None]" if self.by_row else f"p = {text}")
         if t.masked:
-            self.line(f"in_p = p < {'points' if self.part else t.total}")
+            self.line(f"in_p = p < {'points' if self.part else self.extent_text(t.total)}")
             self.point_mask = Val("in_p", POINTS)
 
     def _role(self) -> str:
@@ -142,7 +146,7 @@ class TilePrinter(TileFolds):
 
     def _options(self) -> tuple[tuple[str, int | str], ...]:
         t = self.tiled
-        kinds = " ".join(self.parameter(b) for b in t.kernel.args)
+        kinds = " ".join([*(self.parameter(b) for b in t.kernel.args), *["i64"] * len(self.sizes)])
         found: list[tuple[str, int | str]] = [
             ("signature", kinds), ("num_warps", t.tile.warps), ("num_stages", t.tile.stages),
         ]  # fmt: skip
@@ -151,8 +155,8 @@ class TilePrinter(TileFolds):
     def parameter(self, b: Buffer) -> str:
         if b in self.by_value:
             return "i8" if b.dtype is DType.BOOL else signature_type(b.dtype)
-        start = constant(b.offset, b.name) * b.dtype.bytes
-        return f"*{signature_type(b.dtype)}" + (":16" if start % 16 == 0 else "")
+        aligned = b.offset * b.dtype.bytes % 16 is ZERO
+        return f"*{signature_type(b.dtype)}" + (":16" if aligned else "")
 
     # --- stages
 
@@ -188,7 +192,7 @@ class TilePrinter(TileFolds):
         self.step_name, self.aligned_name = f"r{number}", f"w{number}"
         self.step_mask = self.group_mask = None
         self.step_dims = self.steps
-        r, w, n = self.step_name, self.aligned_name, stage.extent
+        r, w, n = self.step_name, self.aligned_name, paren(self.extent_text(stage.extent))
         if self.shift is None:
             self.line(f"{r} = {lanes}")
             if stage.masked:
@@ -210,7 +214,7 @@ class TilePrinter(TileFolds):
         return f"{text}[None, :]" if self.by_row else text
 
     def _stage(self, stage: TiledStage) -> None:
-        if stage.extent == 0:
+        if stage.extent is ZERO:
             self._nothing(stage)
             return
         self._enter(stage)
@@ -268,11 +272,12 @@ class TilePrinter(TileFolds):
         # loads that run ahead must not overtake a store to what they read
         depth = 1 if read & self.unstable else self.tiled.tile.stages
         beyond = self.shift.group - 1 if self.shift else 0
-        over = f"0, {stage.extent + beyond}, {stage.lanes}"
+        over = f"0, {self.extent_text(stage.extent + beyond)}, {stage.lanes}"
         steps = f"tl.range({over}, num_stages={depth})" if depth > 1 else f"range({over})"
         self.head = f"for {s} in {steps}:"
         self.body = []
-        one = f"tl.full([], {s}, {COMPUTED[DType.I64 if stage.extent > LIMIT else DType.I32]})"
+        long = stage.extent.is_const and stage.extent.value > LIMIT
+        one = f"tl.full([], {s}, {COMPUTED[DType.I64 if long else DType.I32]})"
         self._steps(stage, f"{s} + {self._lanes(stage)}" if stage.lanes > 1 else one, "", True)
         if _crossing(stage, self.private):
             self._barrier()

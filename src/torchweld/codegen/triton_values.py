@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from torchweld.base.errors import InternalError, Unsupported
 from torchweld.codegen.cpp_index import flat, memory_bytes
 from torchweld.codegen.guarded import Guard, Guarded, loaded
+from torchweld.codegen.sizes import likely
 from torchweld.codegen.tiles import TiledKernel, TiledStage
 from torchweld.codegen.triton_align import Shift, row_start, shift_of
 from torchweld.codegen.triton_coarse import coarse
-from torchweld.codegen.triton_index import index_text, wide
+from torchweld.codegen.triton_index import index_text, wide, wide_value
 from torchweld.codegen.triton_ops import cast_text, fast_text, infix, needs_type, op_text
 from torchweld.codegen.triton_types import NARROW, keeps_type, literal, minus_zero, typed
 from torchweld.ir.dtype import DType
@@ -66,6 +67,7 @@ class TileValues(Guarded[Val]):
         nests = [n for s in tiled.stages for n in s.nests]
         self.coarse = coarse(nests, self.private)
         self.checks = False
+        self.sizes: dict[Expr, str] = {}  # symbolic sizes, which are parameters
         self._count = 0
         self._reads: dict[Scalar, frozenset[Buffer]] = {}
 
@@ -265,7 +267,13 @@ class TileValues(Guarded[Val]):
             return "p"
         if self.stage is not None and a is self.stage.step:
             return self.step_name
+        if a in self.sizes:
+            return self.sizes[a]
         raise InternalError(f"index {a.text()} is used outside of its loop")
+
+    def extent_text(self, e: Expr) -> str:
+        """A size of the kernel."""
+        return index_text(e, self.leaf(None, False))
 
     def reach(self, e: Expr, guard: Guard | None) -> tuple[int, bool]:
         """The dimensions of an index expression, and whether it is known in the open loop only."""
@@ -274,6 +282,8 @@ class TileValues(Guarded[Val]):
             if isinstance(a, Ind):
                 v = self.value(loaded(a), guard)
                 dims, inner = dims | v.dims, inner or v.inner
+            elif a in self.sizes:
+                continue
             elif a is self.tiled.point:
                 dims |= POINTS if self.tiled.points > 1 else 0
             else:
@@ -286,7 +296,7 @@ class TileValues(Guarded[Val]):
         if isinstance(e, Int):
             c = const(e.n, dtype)
             return self.tensor(c, Val(literal(c), literal=True))
-        big = dtype is DType.I64 and wide(e)
+        big = dtype is DType.I64 and wide_value(e)
         text = index_text(e, self.leaf(guard, big))
         if dtype is DType.I64 and not big:
             text = f"({text}).to(tl.int64)" if " " in text else f"{text}.to(tl.int64)"
@@ -348,8 +358,8 @@ class TileValues(Guarded[Val]):
             later = self.tiled.stages[self.tiled.stages.index(self.stage) + 1 :]
             if any(x in walk(n.body) for s in later if s is not self.paired for n in s.nests):
                 return ', eviction_policy="evict_last"'
-        extent = self.stage.extent if self.stage else 1
-        once = self.tiled.total * extent * x.dtype.bytes <= memory_bytes(x.buffer)
+        extent = likely(self.stage.extent) if self.stage else 1
+        once = likely(self.tiled.total) * extent * x.dtype.bytes <= memory_bytes(x.buffer)
         gathered = any(
             isinstance(a, Ind) for e in x.index if not isinstance(e, Int) for a in atoms(e)
         )

@@ -24,7 +24,7 @@ from torchweld.fuse.facts import (
 )
 from torchweld.fuse.group import Group, Member
 from torchweld.fuse.stages import Level
-from torchweld.ir.expr import ONE, ZERO, Expr, Int, Sym, index_symbol
+from torchweld.ir.expr import ONE, ZERO, Expr, Sym, hinted, index_symbol
 from torchweld.ir.loop import Buffer, Nest
 
 WIDTH = 8  # lanes of a vector
@@ -139,10 +139,11 @@ def order_key(sym: Sym, found: Sequence[Access]) -> int:
     weight = 0.0
     for a in found:
         step = a.form.stride(sym)
-        if isinstance(step, Int) and step.n and a.bytes:
+        likely = None if step is None else hinted(step)
+        if likely and a.bytes:
             mine = a.share * (a.bytes * 2 + a.store)
             if mine > weight:
-                weight, best = mine, abs(step.n)
+                weight, best = mine, abs(likely)
         elif step is not None and step is not ZERO and a.bytes and weight == 0:
             best = 1 << 40
     return best
@@ -227,7 +228,7 @@ def _mergeable(space: Space, a: Sym, b: Sym, found: list[Access]) -> bool:
         if a in row and row.index(b) != row.index(a) + 1:
             return False
     size = space.sizes[b]
-    if not size.is_const:
+    if size.lo is None or size.lo < 0 or (size.lo == 0 and not size.is_const):
         return False
     for x in found:
         outer, inner = x.form.stride(a), x.form.stride(b)

@@ -91,10 +91,16 @@ def _small(k: Kernel, machine: Machine) -> bool:
     if k.tile is None or not k.args:
         return False
     target = machine(device_of(k))
-    if target.share is None or not launch_points(k):
+    if target.share is None or not launch_points(k) or not _is_static(k):
         return False
     own = max(bytes_of(k) * target.ns_per_byte, flops_of(k) * target.ns_per_flop)
     return own <= target.ns_per_launch
+
+
+def _is_static(k: Kernel) -> bool:
+    """Whether all its sizes are known: then so are its blocks."""
+    axes = (*k.grid, *(a for st in k.stages for a in st.loops))
+    return all(a.size.is_const for a in axes) and all(n.is_const for b in k.args for n in b.strides)
 
 
 def device_of(k: Kernel) -> str:

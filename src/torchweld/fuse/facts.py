@@ -18,6 +18,7 @@ from torchweld.ir.expr import (
     Int,
     Mod,
     Poly,
+    SizeSym,
     Sym,
     atoms,
     from_terms,
@@ -44,10 +45,10 @@ class Linear:
 
 @lru_cache(_CACHE)
 def symbols(e: Expr) -> frozenset[Expr]:
-    """The Sym and Ind leaves of `e`."""
+    """The leaves of `e` that vary in a kernel: loop indices and loaded values, not sizes."""
     if isinstance(e, Sym | Ind):
-        return frozenset((e,))
-    return frozenset(atoms(e))
+        return frozenset(() if isinstance(e, SizeSym) else (e,))
+    return frozenset(a for a in atoms(e) if not isinstance(a, SizeSym))
 
 
 @lru_cache(_CACHE)
@@ -56,7 +57,7 @@ def linear(e: Expr) -> Linear:
     steps: dict[Sym, dict[tuple[Expr, ...], int]] = {}
     bent: set[Sym] = set()
     for factors, coef in terms_of(e).items():
-        plain = [f for f in factors if isinstance(f, Sym)]
+        plain = [f for f in factors if isinstance(f, Sym) and not isinstance(f, SizeSym)]
         for f in factors:
             if not isinstance(f, Sym):
                 bent |= {s for s in symbols(f) if isinstance(s, Sym)}
@@ -80,7 +81,7 @@ def digits(e: Expr) -> tuple[int, tuple[tuple[int, Sym], ...]] | None:
     Equal values then have equal digits: each stride exceeds what the smaller ones can add up to.
     """
     form = linear(e)
-    if form.bent or len(symbols(e)) != len(form.strides):
+    if form.bent or len(symbols(e)) != len(form.strides) or len(atoms(e)) > len(form.strides):
         return None
     found: list[tuple[int, Sym]] = []
     for s, step in form.strides.items():
@@ -207,7 +208,7 @@ class Substitution:
             case Mod():
                 return self.expr(e.num) % self.expr(e.den)
             case Poly():
-                if not any(self.expr(s) is not s for s in symbols(e)):
+                if not any(self.expr(s) is not s for s in atoms(e)):
                     return e
                 return self._poly(e)
         return e

@@ -114,7 +114,7 @@ def _far_home(form: Form, w: Member, far: list[Member], home: Home, budget: int,
         return budget
     shape = tuple(b.shape[d] for d in dims)
     size = points(shape) * b.dtype.bytes
-    if size > budget or not all(n.is_const for n in shape):
+    if size > budget or (form.in_place and not all(n.is_const for n in shape)):
         return budget
     if form.in_place and not all(_in_place(form.group, r, w) for r in far):
         return budget

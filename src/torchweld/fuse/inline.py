@@ -23,7 +23,7 @@ from torchweld.fuse.facts import (
 )
 from torchweld.fuse.target import Machine, Target, reaches
 from torchweld.fuse.tidy import covers, may_raise
-from torchweld.ir.expr import Expr, Ind, Sym
+from torchweld.ir.expr import Expr, Ind, SizeSym, Sym
 from torchweld.ir.loop import Buffer, Load, LoopGraph, Nest, Node, Op, Scalar, walk
 
 FREE_FLOPS = 12  # of a producer without loads (masks, positions)
@@ -83,7 +83,9 @@ class _Inliner(Substitution):
 def at_index(p: Nest, index: Index) -> Scalar:
     """The value that `p` stores at `index` of its buffer."""
     values: dict[Expr, Expr] = {
-        e: at for e, at in zip(p.index, index, strict=True) if isinstance(e, Sym)
+        e: at
+        for e, at in zip(p.index, index, strict=True)
+        if isinstance(e, Sym) and not isinstance(e, SizeSym)
     }
     return Substitution(values).scalar(stored(p))
 

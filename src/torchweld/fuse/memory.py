@@ -1,7 +1,8 @@
 """Where temporaries live: slots of one arena that are reused when their last reader is done.
 
 Slots are aligned as the target wants. A temporary that the caller gets (or a view of it) is fresh:
-a tensor of its own. So is one whose size is known only at run time, or that lies on another device.
+a tensor of its own. So is one that lies on another device, or whose size is known only at run time:
+that one is freed behind its last reader.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def span_bytes(b: Buffer) -> int | None:
 
 
 def plan_memory(g: LoopGraph, steps: list[Step], machine: Machine) -> Memory:
-    """Lifetimes over the steps, best-fit slots in one arena, Free after the last use of externs."""
+    """Lifetimes over the steps, best-fit slots in one arena, Free after the last use of others."""
     last: dict[Buffer, int] = {}
     for at, s in enumerate(steps):
         for b in buffers_of(s):
@@ -63,6 +64,7 @@ def plan_memory(g: LoopGraph, steps: list[Step], machine: Machine) -> Memory:
     device = _arena_device(g, last, external)
     arena = _Arena(machine(device).align)
     fresh: list[Buffer] = []
+    sized: set[Buffer] = set()  # fresh because nobody knows how large they are
     out: list[Step] = []
     seen: set[Buffer] = set()
     for at, s in enumerate(steps):
@@ -73,13 +75,14 @@ def plan_memory(g: LoopGraph, steps: list[Step], machine: Machine) -> Memory:
             size = span_bytes(b)
             if b in returned or size is None or b.device != device:
                 fresh.append(b)
+                sized |= {b} if size is None else set()
             else:
                 arena.take(b, size)
         out.append(s)
         for b in sorted(buffers_of(s), key=lambda b: b.name):
             if last[b] != at or b.role != "temp" or b in returned:
                 continue
-            if b in external:
+            if b in external or b in sized:
                 out.append(Free(b))
             elif b in arena.live:
                 arena.give(b)

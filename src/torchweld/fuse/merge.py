@@ -18,7 +18,7 @@ from torchweld.fuse.cost import size_of
 from torchweld.fuse.facts import Substitution, address, apart, digits, linear
 from torchweld.fuse.group import Group, Member, index_members, loads_of
 from torchweld.fuse.target import Machine, Target
-from torchweld.ir.expr import Expr, Int, Sym, index_symbol
+from torchweld.ir.expr import Expr, Sym, hinted, index_symbol
 from torchweld.ir.loop import Axis, Buffer, Extern, Nest, Reduce
 
 MAX_MEMBERS = 64
@@ -328,12 +328,13 @@ def _crossing(a: Group, b: Group, names: Names, keep: tuple[Sym, ...]) -> str:
             outer = inner = None
             form = linear(address(m.nest.out.strides, m.nest.index))
             for s, step in form.strides.items():
-                if not isinstance(step, Int):
+                n = hinted(step)
+                if n is None:
                     continue
                 if s in kept:
-                    outer = step.n if outer is None else min(outer, step.n)
+                    outer = n if outer is None else min(outer, n)
                 else:
-                    inner = step.n if inner is None else max(inner, step.n)
+                    inner = n if inner is None else max(inner, n)
             if outer is not None and inner is not None and inner > outer:
                 return "their common loops are not the outer ones"
     return ""

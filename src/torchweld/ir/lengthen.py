@@ -52,6 +52,8 @@ class Inputs:
 
 def lengthen(short: Program, inputs: Inputs) -> Program | str:
     """The long Program; or why it cannot be made of this short one."""
+    if short.sizes is not None:
+        return "it serves a range of sizes"
     if short.meta.get("mutated"):
         return "it writes to inputs"
     if short.prologue is not None and not inputs.shared.keys() >= set(short.prologue.frozen):

@@ -408,8 +408,11 @@ class Measured:
     finite: bool = False
 
 
-def measured(body: Scalar, count: int) -> Measured | None:
-    """How `body` is measured from another fold over `count` values; None if it is not."""
+def measured(body: Scalar, count: int | None) -> Measured | None:
+    """How `body` is measured from another fold over `count` values; None if it is not.
+
+    count: None where it is symbolic; then no mean is recognised.
+    """
     match body:
         case Op(name="exp", args=(Op(name="sub", args=(x, Load() as m)),)):
             return Measured("max", x, m, m)
@@ -417,7 +420,7 @@ def measured(body: Scalar, count: int) -> Measured | None:
             top = _finite(base)
             return None if top is None else Measured("max", x, top, base, True)
         case Op(name="mul", args=(Op(name="sub", args=(x, mean)) as d, e)) if d is e:
-            total = _total(mean, count)
+            total = None if count is None else _total(mean, count)
             return None if total is None else Measured("sum", x, total, mean)
     return None
 

@@ -93,7 +93,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """The last use of a buffer that an Extern allocated lies behind."""
+    """The last use of a buffer that an Extern allocated, or whose size is symbolic, lies behind."""
 
     buffer: Buffer
 

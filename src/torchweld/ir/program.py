@@ -183,12 +183,14 @@ class Sizes:
     the one element of the input. They are the first rows of the table. bounds: the least and the
     largest value of each that the Program is right for, None if there is none.
     code: a postfix program of (operation, number) that computes the other rows; see program_sizes.
+    limits: rows that GPU kernels compute with in 32 bits: the Program is not right for larger ones.
     """
 
     readings: tuple[tuple[str, int, int], ...]
     bounds: tuple[tuple[int | None, int | None], ...]
     code: tuple[tuple[str, int], ...]
     patches: tuple[Patch, ...]
+    limits: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,12 @@ class Frozen:
 
 
 def freeze(g: LoopGraph, positions: frozenset[int]) -> Frozen:
-    """`g` split, given the positions of inputs whose contents never change."""
+    """`g` split, given the positions of inputs whose contents never change.
+
+    A graph of symbolic sizes stays whole: what it computes of nothing else depends on them.
+    """
+    if g.sizes:
+        return Frozen(g, None, ())
     known = constants(g, positions)
     if positions and all(b.device == "cpu" for b in g.inputs):
         g = prepack(g, {b for b in known.buffers if _worth(b, known, True)})

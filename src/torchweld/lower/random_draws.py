@@ -21,7 +21,7 @@ import torch
 from torchweld.base.errors import LoweringError
 from torchweld.base.events import emit
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ZERO, Expr
+from torchweld.ir.expr import ONE, ZERO, Expr
 from torchweld.ir.loop import (
     Buffer,
     Extern,
@@ -41,7 +41,7 @@ from torchweld.ir.philox import DRAW, WORDS
 from torchweld.lower.builder import axes_of
 from torchweld.lower.dtypes import representable
 from torchweld.lower.random_device import SEED, Mapping, mapping, threads_of
-from torchweld.lower.tensor import Idx, numel, row_major
+from torchweld.lower.tensor import Idx, numel, row_major, void
 from torchweld.lower.value import Val, constant, equal, log, position, sqrt, unary, where
 
 FLOATS = frozenset({DType.F64, DType.F32, DType.F16, DType.BF16})
@@ -140,7 +140,7 @@ def _filled(n: Extern, most: int, value: Callable[[State, Mapping, Expr], Val]) 
     (out,) = n.outs
     if not _contiguous(out.shape, out.strides):
         raise LoweringError("W202", "random numbers in another order than that of memory")
-    count = numel(out.shape)
+    count = _count(out.shape)
     if count == 0:
         return Draw(0, lambda s: [_nest(n, out, lambda e: constant(0, out.dtype))])
     if count > MOST_FILLED:
@@ -204,7 +204,7 @@ def _dropout(n: Extern, most: int, p: float, inputs_stay: bool) -> Draw:
         _contiguous(v.shape, v.strides) for v in (x, out, kept)
     ):
         raise LoweringError("W202", "dropout on memory that is not contiguous")
-    count = numel(x.shape)
+    count = _count(x.shape)
     if not 0 < count * x.buffer.dtype.bytes < 1 << 31:
         raise LoweringError("W202", f"dropout of {count} elements")
     v = _vector(x, count, inputs_stay)
@@ -259,7 +259,7 @@ def _index_at(x: View, e: Expr) -> Idx:
     flat = e + (x.offset - b.offset)
     index: list[Expr] = []
     for n, step in zip(b.shape, row_major(b.shape), strict=True):
-        index.append(ZERO if n.value == 1 else flat // step % n)
+        index.append(ZERO if n is ONE else flat // step % n)
     return tuple(index)
 
 
@@ -268,9 +268,17 @@ def _is_float(dtype: DType) -> None:
         raise LoweringError("W202", f"random numbers of {dtype.value}")
 
 
+def _count(shape: Idx) -> int:
+    """How many numbers there are. Errors: LoweringError W204 if that is symbolic: which thread of
+    eager's kernel has which number depends on it."""
+    if not all(n.is_const for n in shape):
+        raise LoweringError("W204", f"random numbers of the shape {list(shape)}")
+    return numel(shape)
+
+
 def _contiguous(shape: Idx, strides: Idx) -> bool:
-    return numel(shape) == 0 or all(
-        n.value == 1 or a is b for n, a, b in zip(shape, strides, row_major(shape), strict=True)
+    return void(shape) or all(
+        n is ONE or a is b for n, a, b in zip(shape, strides, row_major(shape), strict=True)
     )
 
 

@@ -12,6 +12,7 @@ from torchweld.base.config import current
 from torchweld.base.errors import InternalError, LoweringError, Refusal
 from torchweld.base.events import emit
 from torchweld.base.loc import NOWHERE, Loc
+from torchweld.ir.dtype import DType
 from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair
 from torchweld.ir.loop import Buffer, LoopGraph, View
 from torchweld.lower import tables
@@ -58,6 +59,8 @@ def lower(pair: GraphPair) -> LoopGraph:
 
 def _input(b: Builder, node: Node) -> Buffer:
     val = node.meta.get(VAL)
+    if isinstance(val, torch.SymInt):  # a Python number, which is passed as a tensor
+        return b.buffer(Spec((), (), DType.I64, "cpu"), "", "input")
     if not isinstance(val, torch.Tensor):
         raise LoweringError("W201", f"input {node.name} is not a tensor", at=_loc(node))
     return b.buffer(spec_of(val), "", "input", size(val.storage_offset()))

@@ -99,7 +99,17 @@ def _parts() -> tuple[Any, Any, Any]:
     interpreter = importlib.import_module("triton.runtime.interpreter")
     if not isinstance(language.max, interpreter.InterpretedFunction):
         raise BackendError("W302", _TOO_LATE)
+    patch = getattr(interpreter, "_patch_lang_tensor", None)
+    if patch is not None:
+        vars(interpreter)["_patch_lang_tensor"] = functools.partial(_with_ends, patch)
     return language, interpreter, importlib.import_module("numpy")
+
+
+def _with_ends(patch: Any, tensor: Any, scope: Any) -> None:
+    """What the interpreter does to tensors, and a number may end a range: it holds numbers in
+    arrays of one element, which numpy from 2.4 on takes for no integers."""
+    patch(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.reshape(-1)[0]))
 
 
 def _number(kind: str, t: torch.Tensor) -> object:
