@@ -17,7 +17,6 @@ import torch
 
 from torchweld.capture.arrays.dtypes import TORCH, kind_of
 from torchweld.capture.arrays.record import (
-    array_of,
     cast,
     dtype_arg,
     dtype_of,
@@ -250,12 +249,4 @@ def in_place(cap: Capture, fn: Any, a: ArrayValue, b: Value) -> ArrayValue:
     return _into(cap, a, cast(cap, result, dtype_of(a)))
 
 
-def as_array(cap: Capture, x: Value, dtype: np.dtype[Any] | None = None) -> ArrayValue:
-    """np.asarray of an operand."""
-    known = operand(cap, x)
-    if isinstance(known, Const):
-        known = scalar_of(cap, known, dtype)
-    return array_of(cap, known.tensor if dtype is None else cast(cap, known, dtype))
-
-
-__all__ = ["UFUNCS", "apply", "as_array", "in_place", "ufunc"]
+__all__ = ["UFUNCS", "apply", "in_place", "ufunc"]
