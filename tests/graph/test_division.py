@@ -29,6 +29,11 @@ def test_a_tensor_divisor_is_divided_by() -> None:
     assert [n.target for n in graph.nodes if n.op == "call_function"] == [aten.div.Tensor]
 
 
+def test_a_number_is_divided_by_a_tensor() -> None:
+    graph = graph_of(lambda x: torch.div(1, x), ((8,), torch.float32))
+    assert [n.target for n in graph.nodes if n.op == "call_function"] == [aten.div.Tensor]
+
+
 @pytest.mark.parametrize("x", [3.0, -7.0, 448.0, 0.1, 1e-12, 1e38, 1e-42, 0.0, -0.0, math.inf,
                                1e300])  # fmt: skip
 def test_reciprocals_are_those_of_the_type(x: float) -> None:

@@ -69,6 +69,15 @@ def test_dtypes_and_values_are_those_of_numpy(a, program):
     check(lambda a: program(a) if a.dtype != bool else program(a.astype(np.int64)), a)
 
 
+def test_a_remainder_of_zero_has_the_sign_of_the_divisor():
+    found = torchweld.compile(lambda a: (a % 1.0, a % -1.0), backend="eager")(np.array([-0.0, 2.0]))
+    assert [np.signbit(x).tolist() for x in found] == [[False, False], [True, True]]
+
+
+def test_attributes_of_dtypes_and_ufuncs_are_constants():
+    check(lambda a: (a + 1, a.dtype.kind, a.dtype.itemsize, np.add.nin), F)
+
+
 def test_an_array_and_its_tensor_share_memory():
     def program(x):
         a = x.numpy()
@@ -178,6 +187,7 @@ def test_a_global_array_is_read_when_the_function_runs():
         (lambda a: (a + 1, np.median(a)), "W103", "numpy.median"),
         (lambda a: (a.astype(int) + 1, 1 // a.astype(int)), "W103", "may be 0"),
         (lambda a: (a + 1, a.astype(int) ** a.astype(int)), "W103", "negative"),
+        (lambda a: (a + 1, a % (a - 1)), "W103", "0 or tiny"),
         (lambda a: (a + 1, float(a.sum())), "W102", "float"),
         (lambda a: a + 1 if a.sum() > 0 else a, "W101", "truth"),
         (lambda a: (a + 1, {a.sum(): 1}), "W102", "as a key"),

@@ -363,3 +363,7 @@ def test_assertions_about_what_is_known():
             return x + 1, str(error)
 
     check(program, (X,))
+
+
+def test_attributes_that_not_every_torch_has():
+    check(lambda x: (x + 1, hasattr(x, "names"), hasattr(x, "no_such_attribute")), (X,))

@@ -22,6 +22,8 @@ ANSWERS = {
     "one_tensor": "1 graphs, 1 calls, no break",
     "part": "0 graphs, 0 calls, a Triton kernel gets what it writes to under two names",
     "returned": "0 graphs, 0 calls, what the launch of a Triton kernel returns is looked at",
+    "with_gradients": "1 graphs, 2 calls, 0 in ATen",
+    "past_gradients": "1 graphs, 1 calls, 0 in ATen",
     "blanks": "[[2]]",
 }
 

@@ -90,6 +90,30 @@ def by_operator(x, y):
     return add_op(x, y * 2) + 1
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        out = torch.empty_like(x)
+        add[(4,)](x, x, out, x.numel(), BLOCK=16)
+        return out
+
+    @staticmethod
+    def backward(ctx, gradient):
+        out = torch.empty_like(gradient)
+        add[(4,)](gradient, gradient, out, gradient.numel(), BLOCK=16)
+        return out
+
+
+def with_gradients(x, y):
+    return (Doubled.apply(x.sin()) * y).sum()
+
+
+def past_gradients(x, y):
+    out = torch.empty_like(x)
+    add[(4,)](x, y, out, x.numel(), BLOCK=16)
+    return (out + x * x).sum()
+
+
 def one_tensor(x, y):
     add[(4,)](x, x, x, x.numel(), BLOCK=16)
     return x + 1
@@ -130,6 +154,19 @@ def same(want, got):
     return want == got
 
 
+def trained(fn):
+    """As `answer`, of a function whose first argument wants gradients; graphs left to ATen."""
+    compiled = torchweld.compile(fn)
+    for _ in range(2):
+        first, second = X.clone().requires_grad_(), X.clone().requires_grad_()
+        fn(first, Y).backward()
+        compiled(second, Y).backward()
+        if not same(first.grad, second.grad):
+            return "wrong"
+    found = torchweld.statistics()
+    return f"{found['graphs']} graphs, {found['externs']} calls, {found['aten_graphs']} in ATen"
+
+
 def answer(fn):
     """What became of `fn`: graphs, ATen calls and breaks."""
     compiled = torchweld.compile(fn)
@@ -146,4 +183,7 @@ if __name__ == "__main__":
     for fn in (fills, in_place, twice, by_tuning, by_operator, one_tensor, part, returned):
         torchweld.reset()
         print(f"{fn.__name__}: {answer(fn)}")
+    for fn in (with_gradients, past_gradients):
+        torchweld.reset()
+        print(f"{fn.__name__}: {trained(fn)}")
     print(f"blanks: {blanks(X, Y)}")

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchweld.capture.instances import MISSING as MISSING
@@ -45,7 +46,7 @@ INSTANCE_METHOD = type(vars(torch._C._InferenceMode)["__enter__"])
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _READABLE = (*IMMUTABLE, torch.dtype, torch.device, torch.layout, torch.finfo, torch.iinfo,
              torch.memory_format, range, slice, types.CodeType, types.MappingProxyType,
-             types.GenericAlias, types.UnionType, property)  # fmt: skip
+             types.GenericAlias, types.UnionType, property, np.dtype, np.ufunc)  # fmt: skip
 
 
 def mro_lookup(kind: type, name: str) -> Any:

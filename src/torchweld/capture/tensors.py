@@ -23,12 +23,12 @@ from torchweld.capture.values.base import (
 )
 from torchweld.ir.source import Attr
 
-# read from the metadata: no node
-_METADATA = frozenset((
+# read from the metadata: no node; torch 2.13 has no names any more
+_METADATA = frozenset(name for name in (
     "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda", "is_cpu", "is_mps",
     "is_xpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "itemsize", "nbytes", "names",
     "is_nested", "is_sparse_csr", "output_nr",
-))  # fmt: skip
+) if hasattr(torch.Tensor, name))  # fmt: skip
 _READS_GRAD = frozenset(("requires_grad", "is_leaf", "grad_fn", "grad", "detach_"))
 # new tensors: a getattr node
 _DERIVED = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))

@@ -26,7 +26,6 @@ from torchweld.graph.schema import writes_in_place
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, follow_grad_mode
 from torchweld.ir.graph import LOC, VAL
-from torchweld.ir.launches import launch, launch_functional
 
 # Methods that change what a tensor is, not only what it holds.
 _REFUSED_METHODS = frozenset(
@@ -46,9 +45,7 @@ _REFUSED_METHODS = frozenset(
     )
 )
 
-_REPLACED: dict[Any, Callable[..., Any]] = {
-    **NORMS, **RANDOM, **SPLITS, launch: launch_functional,
-}  # fmt: skip
+_REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM, **SPLITS}
 _METHODS = {**RANDOM_METHODS, **SPLIT_METHODS}
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (

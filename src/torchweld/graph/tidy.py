@@ -13,6 +13,7 @@ from torch.fx import Graph, Node
 from torchweld.base.config import Config
 from torchweld.graph.schema import draws, has_effect, is_view, view_chain
 from torchweld.ir.graph import VAL
+from torchweld.ir.launches import LAUNCHED, LAUNCHES
 
 aten = torch.ops.aten
 
@@ -153,3 +154,13 @@ def tidy(graph: Graph, updates: Sequence[Node], cfg: Config) -> None:
     for name, run in PASSES:
         if name not in cfg.skip:
             run(graph, keep)
+
+
+def name_blanks(graph: Graph) -> None:
+    """Say of each launch of a kernel of the user's which of the tensors that it writes to hold
+    nothing yet: they are not copied before."""
+    for node in graph.nodes:
+        if node.target is LAUNCHED:
+            tensors, number = node.args[:2]
+            node.args = (tensors, number, [i for i in LAUNCHES[number].written
+                                           if tensors[i].target in _SCRATCH])  # fmt: skip

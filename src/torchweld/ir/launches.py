@@ -1,8 +1,8 @@
 """Launches of Triton kernels that the user wrote, as operators of a graph.
 
-A captured graph calls `launch`, which runs the kernel as Python would. A functional graph calls the
-operator torchweld::launched, which runs it on copies and gives the new values of what the kernel
-writes. Both know the launch by a number in LAUNCHES: graphs and launch lists hold no objects.
+A captured graph calls `launch`, which runs the kernel as Python would. On functional tensors it
+calls the operator torchweld::launched, which runs it on copies and gives the new values of what the
+kernel writes. Both know the launch by a number: graphs and launch lists hold no objects.
 """
 
 from __future__ import annotations
@@ -83,21 +83,22 @@ def _typed(xs: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def launch(number: int, tensors: Sequence[Tensor]) -> None:
-    """The launch in a captured graph: it writes to its tensors."""
+    """The launch in a captured graph: it writes to its tensors. Autograd does not see it."""
     made = LAUNCHES[number]
-    if not isinstance(tensors[0], FakeTensor):
-        made.run(tensors)
-        return
-    for i in made.written:
-        if not tensors[i].is_inference():
-            torch.autograd.graph.increment_version(tensors[i])
+    with torch.no_grad():
+        if _is_functional(tensors[0]):
+            news = LAUNCHED(list(tensors), number)
+            for i, new in zip(made.written, news, strict=True):
+                tensors[i].copy_(new)
+        elif isinstance(tensors[0], FakeTensor):
+            for i in made.written:
+                if not tensors[i].is_inference():
+                    torch.autograd.graph.increment_version(tensors[i])
+        else:
+            made.run(tensors)
 
 
-def launch_functional(number: int, tensors: Sequence[Tensor]) -> None:
-    """The same by a functional operator and writes that functionalization sees."""
-    places = LAUNCHES[number].written
-    for i, new in zip(places, LAUNCHED(list(tensors), number), strict=True):
-        tensors[i].copy_(new)
+_is_functional: Any = torch._is_functional_tensor
 
 
 def _real(tensors: Sequence[Tensor], number: int, blank: Sequence[int] = ()) -> list[Tensor]:

@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from torchweld.capture.arrays.arguments import Args, Body, Kwargs, no, number, only
 from torchweld.capture.arrays.functions import BODIES, copied, shape_arg
 from torchweld.capture.arrays.record import (
+    Args,
+    Body,
+    Kwargs,
     array_of,
     cast,
     dtype_arg,
     dtype_of,
+    no,
+    number,
+    only,
     operand,
     record,
     scalar_of,

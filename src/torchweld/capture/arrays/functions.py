@@ -8,30 +8,29 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchweld.capture.arrays.arguments import (
+from torchweld.capture.arrays.dtypes import TORCH, kind_of
+from torchweld.capture.arrays.record import (
     Args,
     Body,
     Kwargs,
+    array_of,
+    as_array,
+    cast,
+    dtype_arg,
+    dtype_of,
     first,
     handler,
+    made,
     no,
     number,
     of_constants,
     only,
-)
-from torchweld.capture.arrays.dtypes import TORCH, kind_of
-from torchweld.capture.arrays.record import (
-    array_of,
-    cast,
-    dtype_arg,
-    dtype_of,
-    made,
     operand,
     record,
     settled,
 )
 from torchweld.capture.arrays.reductions import REDUCTIONS
-from torchweld.capture.arrays.ufuncs import UFUNCS, apply, as_array, ufunc
+from torchweld.capture.arrays.ufuncs import UFUNCS, apply, ufunc
 from torchweld.capture.modes import memory
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont

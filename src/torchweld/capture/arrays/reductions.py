@@ -11,9 +11,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchweld.capture.arrays.arguments import Body, Kwargs, first, no, number, only
 from torchweld.capture.arrays.dtypes import kind_of
-from torchweld.capture.arrays.record import cast, dtype_arg, dtype_of, made, record, settled
+from torchweld.capture.arrays.record import (
+    Body,
+    Kwargs,
+    cast,
+    dtype_arg,
+    dtype_of,
+    first,
+    made,
+    no,
+    number,
+    only,
+    record,
+    settled,
+)
 from torchweld.capture.session import Capture
 from torchweld.capture.values.base import ArrayValue, TensorValue, Value
 

@@ -17,7 +17,6 @@ import torch
 
 from torchweld.capture.arrays.dtypes import TORCH, kind_of
 from torchweld.capture.arrays.record import (
-    array_of,
     cast,
     dtype_arg,
     dtype_of,
@@ -48,7 +47,8 @@ Write = Callable[..., TensorValue]
 class Row:
     """write(cap, *tensors) records it. kinds: of the dtypes that it is computed in (`kind_of`).
 
-    natural: kinds for which the second operand must be a number that is positive, or at least 0.
+    natural: kinds for which the second operand must be a number that is positive, or at least 0;
+    of floats one that is neither 0 nor so small that torch may take it for 0.
     """
 
     write: Write
@@ -60,16 +60,21 @@ def _plain(fn: Any) -> Write:
     return lambda cap, *xs: record(cap, fn, *xs)
 
 
-def _reciprocal(cap: Capture, x: TensorValue) -> TensorValue:
-    return record(cap, torch.div, 1, x)
-
-
 def _sign(cap: Capture, x: TensorValue) -> TensorValue:
     """NumPy's sign of NaN is NaN."""
     found = record(cap, torch.sign, x)
     if not x.fake.is_floating_point():
         return found
     return record(cap, torch.where, record(cap, torch.isnan, x), x, found)
+
+
+def _remainder(cap: Capture, a: TensorValue, b: TensorValue) -> TensorValue:
+    """NumPy gives a zero the sign of the divisor."""
+    found = record(cap, torch.remainder, a, b)
+    if not a.fake.is_floating_point():
+        return found
+    zero = record(cap, torch.copysign, record(cap, torch.zeros_like, found), b)
+    return record(cap, torch.where, record(cap, torch.eq, found, 0), zero, found)
 
 
 def _same(cap: Capture, x: TensorValue) -> TensorValue:
@@ -88,8 +93,8 @@ UFUNCS: dict[Any, Row] = {
     np.multiply: Row(_plain(torch.mul), "b" + _NUMBERS),
     np.divide: Row(_plain(torch.div), _REAL),
     np.floor_divide: Row(_plain(torch.floor_divide), "iuf", "iu"),
-    np.remainder: Row(_plain(torch.remainder), "iuf", "iu"),
-    np.fmod: Row(_plain(torch.fmod), "iuf", "iu"),
+    np.remainder: Row(_remainder, "iuf", "iuf"),
+    np.fmod: Row(_plain(torch.fmod), "iuf", "iuf"),
     np.power: Row(_plain(torch.pow), "iuf", "iu"),
     np.float_power: Row(_plain(torch.pow), "f"),
     np.negative: Row(_plain(torch.neg), _NUMBERS),
@@ -97,7 +102,7 @@ UFUNCS: dict[Any, Row] = {
     np.absolute: Row(_plain(torch.abs), "ufei"),
     np.fabs: Row(_plain(torch.abs), _REAL),
     np.square: Row(_plain(torch.square), _NUMBERS),
-    np.reciprocal: Row(_reciprocal, "f"),
+    np.reciprocal: Row(_plain(torch.reciprocal), "f"),
     np.sign: Row(_sign, "iufe"),
     np.maximum: Row(_plain(torch.maximum), "biufe"),
     np.minimum: Row(_plain(torch.minimum), "biufe"),
@@ -117,7 +122,7 @@ UFUNCS: dict[Any, Row] = {
     np.matmul: Row(_plain(torch.matmul), "iuf"),
 }  # fmt: skip
 for _names, _kinds in (
-    ("sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan sinh cosh tanh "
+    ("sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan tanh "
      "arcsinh arccosh arctanh", _REAL),
     ("floor ceil trunc", "iufe"), ("isnan isinf isfinite", "iufec"), ("signbit", _REAL),
     ("equal not_equal", "b" + _NUMBERS), ("less less_equal greater greater_equal", "biufe"),
@@ -153,7 +158,7 @@ def apply(cap: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     if any(kind_of(d) not in row.kinds for d in loop[: fn.nin]):
         raise refuse("W103", f"numpy.{fn.__name__} of {loop[0]}", cap.loc())
     if kind_of(loop[0]) in row.natural:
-        _need_natural(cap, fn, given[1])
+        _need_natural(cap, fn, given[1], loop[1])
     tensors = _operands(cap, given, loop)
     result = row.write(cap, *tensors)
     if result.fake.dtype is not TORCH[loop[-1]]:
@@ -211,8 +216,12 @@ def _operands(cap: Capture, given: list[Any], loop: tuple[np.dtype[Any], ...]) -
     ]
 
 
-def _need_natural(cap: Capture, fn: Any, x: ArrayValue | Const) -> None:
+def _need_natural(cap: Capture, fn: Any, x: ArrayValue | Const, dtype: np.dtype[Any]) -> None:
     """Integers divided by 0, or to a negative power: NumPy warns or raises by value."""
+    if dtype.kind == "f":
+        if isinstance(x, Const) and abs(dtype.type(x.obj)) >= np.finfo(dtype).tiny:
+            return
+        raise refuse("W103", f"numpy.{fn.__name__} by what may be 0 or tiny", cap.loc())
     try:
         number = operator.index(constant(x))
     except (NotConstant, TypeError):
@@ -240,12 +249,4 @@ def in_place(cap: Capture, fn: Any, a: ArrayValue, b: Value) -> ArrayValue:
     return _into(cap, a, cast(cap, result, dtype_of(a)))
 
 
-def as_array(cap: Capture, x: Value, dtype: np.dtype[Any] | None = None) -> ArrayValue:
-    """np.asarray of an operand."""
-    known = operand(cap, x)
-    if isinstance(known, Const):
-        known = scalar_of(cap, known, dtype)
-    return array_of(cap, known.tensor if dtype is None else cast(cap, known, dtype))
-
-
-__all__ = ["UFUNCS", "apply", "as_array", "in_place", "ufunc"]
+__all__ = ["UFUNCS", "apply", "in_place", "ufunc"]

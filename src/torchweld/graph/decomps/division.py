@@ -20,7 +20,8 @@ aten = torch.ops.aten
 @decomposes(aten.div.Tensor, aten.div.Scalar)
 def div(self: Tensor, other: Any) -> Any:
     """`self` times the reciprocal, taken in the type that the kernel computes in."""
-    if self.device.type == "cpu" or self.is_complex() or not isinstance(other, int | float):
+    if not isinstance(self, Tensor) or self.device.type == "cpu" or self.is_complex() or (
+            not isinstance(other, int | float)):  # fmt: skip
         return NotImplemented
     wide = torch.result_type(self, 1.0) is torch.float64
     return aten.mul.Tensor(self, reciprocal(float(other), wide=wide))

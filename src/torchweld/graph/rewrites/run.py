@@ -15,10 +15,9 @@ from torchweld.base.events import emit
 from torchweld.graph.rewrites.attention import KERNELS, fuse_attention, name_attention
 from torchweld.graph.rewrites.attention_operands import ATTENTION, prepare_attention
 from torchweld.graph.rewrites.convolution import channels_last, conv, split_bias
-from torchweld.graph.rewrites.launches import name_blanks
 from torchweld.graph.rewrites.masks import MASKED, settle_masks
 from torchweld.graph.rewrites.matmul import PRODUCTS, fuse_activations, name_gelu
-from torchweld.graph.tidy import drop_dead
+from torchweld.graph.tidy import drop_dead, name_blanks
 from torchweld.ir.graph import GraphPair
 from torchweld.ir.launches import LAUNCHED
 
