@@ -127,6 +127,7 @@ def record(cap: Capture, target: Nested, args: tuple[Any, ...], out: Any) -> Val
     node: Node = cap.builder.graph.call_function(target, args)
     node.meta[VAL], node.meta[LOC] = out, at
     cap.builder.n_calls += 1
+    cap.unguarded += 1  # no slice: a copy of the call would have to run it
     return cap.builder.wrap_result(node, out, at, 0)
 
 

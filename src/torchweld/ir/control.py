@@ -13,9 +13,8 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from torchweld.ir.nested import Body, Nested, tensors_in
+from torchweld.ir.nested import Body, Nested, has_no_value, tensors_in
 
 # a loop of so many rounds becomes operators of the graph around it
 _UNROLLED = 4
@@ -42,14 +41,10 @@ class Control(Nested):
 
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
         wanted = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-        if wanted or not any(_has_no_value(x) for x in inputs):
+        if wanted or not any(has_no_value(x) for x in inputs):
             return self.run(inputs)
         found = torch.ops.torchweld.run(self.number, list(inputs))
         return filled(self.shape, iter(found))
-
-
-def _has_no_value(x: Tensor) -> bool:
-    return isinstance(x, FakeTensor) or bool(torch._is_functional_tensor(x))
 
 
 def holes(x: Any) -> Any:

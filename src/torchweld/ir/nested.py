@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._functorch.eager_transforms import jvp, vjp
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import Function, once_differentiable
 from torch.utils.checkpoint import checkpoint
 
@@ -28,6 +29,11 @@ def tensors_in(x: Any, kind: type = Tensor) -> list[Any]:
     if isinstance(x, dict):
         return [leaf for item in x.values() for leaf in tensors_in(item, kind)]
     return []
+
+
+def has_no_value(x: Tensor) -> bool:
+    """Whether a tensor is there for a graph to be recorded."""
+    return isinstance(x, FakeTensor) or bool(torch._is_functional_tensor(x))
 
 
 class Nested:
@@ -145,8 +151,10 @@ class Checkpointed(Nested):
         self.options = options
 
     def __call__(self, own: Sequence[Tensor], free: Sequence[Tensor]) -> Any:
-        if not (torch.is_grad_enabled() and any(x.requires_grad for x in (*own, *free))):
-            return self.body(*own, *free)
+        inputs = (*own, *free)
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+        if not wanted or any(has_no_value(x) for x in inputs):
+            return self.body(*own, *free)  # a joint graph decides on its own what it keeps
 
         def run(*given: Tensor) -> Any:
             return self.body(*given, *free)
