@@ -44,6 +44,32 @@ def test_modules_constants_and_several_results(reentrant):
                                use_reentrant=reentrant)[0], X)  # fmt: skip
 
 
+def saved_bytes(fn, *args):
+    seen = []
+    with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: (seen.append(x.untyped_storage().nbytes()), x)[1], lambda x: x):  # fmt: skip
+        fn(*args)
+    return sum(seen)
+
+
+def test_compiled_code_keeps_less():
+    def chain(x, w):
+        for _ in range(3):
+            x = (x @ w).sin()
+        return x
+
+    x = torch.randn(16, 8)
+    w = (torch.randn(8, 8) * 0.1).requires_grad_()
+    torchweld.reset()
+    plain = torchweld.compile(chain)
+    less = torchweld.compile(lambda x, w: checkpoint(chain, x, w, use_reentrant=False))
+    for f in (plain, less):
+        f(x, w)
+    assert torchweld.statistics()["aten_graphs"] == 0
+    assert saved_bytes(less, x, w) < saved_bytes(plain, x, w) / 2
+    check(lambda x, w: checkpoint(chain, x, w, use_reentrant=False) * 2, x, w)
+
+
 def test_keywords():
     check(lambda x: checkpoint(lambda a, k=1: a.sin() * k, x, use_reentrant=False, k=3) * 2, X)
 
