@@ -390,7 +390,9 @@ _COMPOSED = frozenset(
 )  # fmt: skip
 # code that got no tensor in this many calls is not asked about again
 _IDLE = 4
-_COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+# comprehensions, and what operators mean for a subclass or in a mode
+_LEFT = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "__torch_function__",
+         "__torch_dispatch__")  # fmt: skip
 
 
 def _is_skipped(view: FrameView) -> bool:
@@ -405,7 +407,7 @@ def _is_skipped(view: FrameView) -> bool:
         return True
     if view.locals and isinstance(view.locals[0], FunctionCtx):
         return True  # of autograd: what is written to it is for C to read
-    if code.co_name in _COMPREHENSIONS or code.co_filename.startswith("<frozen"):
+    if code.co_name in _LEFT or code.co_filename.startswith("<frozen"):
         return True
     if code in _COMPOSED:
         return False

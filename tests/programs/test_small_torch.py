@@ -10,8 +10,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from eager_twin import check, check_refused
-from torch.utils.checkpoint import checkpoint
+from eager_twin import check
 
 import torchweld
 
@@ -282,13 +281,6 @@ def test_attention_kernels_that_stay_chosen():
     torch.backends.cuda.enable_flash_sdp(True)
 
 
-def test_checkpoint_with_gradients_is_left_to_eager():
-    def program(x):
-        return checkpoint(torch.sin, x, use_reentrant=False)
-
-    check_refused(program, X.clone().requires_grad_(), code="W103", says="checkpoint")
-
-
 def test_detached_input_does_not_require_grad():
     def program(x):
         with torch.no_grad():
@@ -367,3 +359,20 @@ def test_assertions_about_what_is_known():
 
 def test_attributes_that_not_every_torch_has():
     check(lambda x: (x + 1, hasattr(x, "names"), hasattr(x, "no_such_attribute")), (X,))
+
+
+def test_requires_grad_of_tensors_made_in_the_frame():
+    def program(x):
+        y = x.detach().clone().requires_grad_()
+        return y, y.sin(), x.clone().requires_grad_(False)
+
+    check(program, (X,))
+
+
+def test_flags_of_a_library_that_is_not_there():
+    def program(x):
+        with torch.backends.cudnn.flags(enabled=False):
+            y = x * 2
+        return y + 1
+
+    check(program, (X,))

@@ -128,6 +128,35 @@ def test_jacobians_and_a_hessian():
     check(lambda v: hessian(cube)(v), row)
 
 
+def test_tangents_that_are_known_to_be_zero():
+    def second(x, w):
+        with torch.no_grad():
+            return hessian(lambda a: (a @ w).sin().sum())(x)
+
+    check(second, X[0], W[0])
+
+
+def test_transforms_in_other_modes():
+    def mixed(x, w):
+        with torch.autocast("cpu", torch.bfloat16):
+            low = vmap(lambda row: w @ row)(x)
+        with torch.inference_mode():
+            slope = grad(lambda a: (a @ w.T).sum())(x)
+        return low, slope + 1
+
+    check(mixed, X, W)
+
+
+def test_a_transform_around_a_break():
+    def broken(x):
+        doubled = vmap(lambda row: row * 2)
+        y = (x + 1).sin() - x
+        torchweld.graph_break()
+        return doubled(y).cos() + y - 1
+
+    check(broken, X, graphs=2, breaks=1)
+
+
 def test_a_transform_is_compiled():
     torchweld.reset()
     torchweld.compile(lambda x: vmap(grad(cube))(x).sin() + 1)(X)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WITH_TORCH = {
     f"torchweld.ir.{name}"
     for name in (
+        "control",
         "fake",
         "fake_checks",
         "fake_kernels",

@@ -15,6 +15,7 @@ import torch
 
 from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
+from torchweld.capture.hooks import backward_hooked, length, plain_module_call
 from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.marks import region_of, substitute_of
 from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
@@ -44,7 +45,7 @@ from torchweld.capture.wrap import complete
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code
 from torchweld.frame.program import Dispatcher
-from torchweld.ir.source import Attr, InstanceDict, Item, Source
+from torchweld.ir.source import Attr, Item, Source
 
 _INSTALLED = (*(sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")),
               str(Path(__file__).parent), "<")  # fmt: skip
@@ -92,6 +93,8 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
         return
     marked = marked_policy(real)
     handler = _handler_of(real) if marked is None else _run_policy(marked, real)
+    if handler is not None and real in cap.inline_next:
+        handler = None
     if handler is not None:
         guarded(cap, on_raise, lambda: _handle(cap, real, handler, args, kwargs, cont))
         return
@@ -410,18 +413,13 @@ def push_frame(cap: Capture, code: Code, globals_: dict[str, object], bound: dic
 
 
 # ------------------------------------------------------------------- instances
-_HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
-_GLOBAL_HOOKS = ("_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks",
-                 "_global_forward_pre_hooks")  # fmt: skip
-
-
 def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: dict[str, Value],
                    cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
     raw = mro_lookup(fn.klass, "__call__")
     if raw is MISSING:
         raise raised(TypeError, f"'{fn.klass.__name__}' object is not callable")
     watch_class(cap, fn.klass)
-    if raw is torch.nn.Module.__call__ and _plain_module_call(cap, fn):
+    if raw is torch.nn.Module.__call__ and plain_module_call(cap, fn):
         forward = instance_get(cap, fn, "forward")
         if forward is not None:
             call_value(cap, forward, args, kwargs, cont, on_raise)
@@ -429,38 +427,12 @@ def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: d
         raw = mro_lookup(fn.klass, "forward")
     if raw is torch.nn.Module.__call__:
         hooks = instance_get(cap, fn, "_forward_hooks_always_called")
-        if isinstance(hooks, DictValue) and _length(cap, hooks):
+        if isinstance(hooks, DictValue) and length(cap, hooks):
             # nn.Module itself leaves them out while it is compiled
             raise refuse("W107", "a forward hook with always_call=True", cap.loc())
+        if torch.is_grad_enabled() and backward_hooked(cap, fn):
+            raise refuse("W107", "a module with backward hooks", cap.loc())
     call_value(cap, Const(raw), [fn, *args], kwargs, cont, on_raise)
-
-
-def _plain_module_call(cap: Capture, module: InstanceValue) -> bool:
-    """Whether nn.Module.__call__ does nothing but call forward: no hook is registered."""
-    if instance_get(cap, module, "_compiled_call_impl") is not None:
-        found = module.attrs["_compiled_call_impl"]
-        if not (isinstance(found, Const) and found.obj is None):
-            return False
-    for name in _HOOKS:
-        hooks = instance_get(cap, module, name)
-        if isinstance(hooks, DictValue) and _length(cap, hooks):
-            return False
-    module_py = torch.nn.modules.module
-    for name in _GLOBAL_HOOKS:
-        table = getattr(module_py, name)
-        hooks = cap.wrap(table, Item.make(InstanceDict.make(cap.pin(module_py)), name, False))
-        if isinstance(hooks, DictValue) and _length(cap, hooks):
-            return False
-    return True
-
-
-def _length(cap: Capture, d: DictValue) -> int:
-    """Number of entries of a dict, guarded."""
-    if not d.complete and not d.changed and d.source is not None:
-        assert isinstance(d.real, dict)
-        cap.guard("length", d.source, len(d.real))
-        return len(d.real)
-    return len(d.items)
 
 
 # ---------------------------------------------------------------- construction

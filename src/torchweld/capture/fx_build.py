@@ -243,7 +243,7 @@ class GraphBuilder:
 
     def _tensor(self, node: Node, fake: torch.Tensor, at: Loc) -> TensorValue:
         known = self.by_fake.get(id(fake))
-        if known is not None:
+        if known is not None and known.node.graph not in self.closed:
             return known  # in-place operators and out= return the object that they got
         if not isinstance(fake, FakeTensor) and not (self.bodies and is_transformed(fake)):
             raise refuse("W112", f"tensor subclass {type(fake).__name__}", at)
@@ -345,6 +345,8 @@ def _is_function(obj: object) -> bool:
 
 
 def _holds_tensor(x: object) -> bool:
+    if isinstance(x, dict):
+        return any(_holds_tensor(i) for i in x.values())
     return isinstance(x, torch.Tensor) or (
         isinstance(x, tuple | list) and any(_holds_tensor(i) for i in x)
     )

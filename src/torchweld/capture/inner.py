@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.fx import GraphModule, Node
+from torch.fx import Node
 
 from torchweld.capture.bodies import Body
-from torchweld.capture.modes import SETTERS, STEPS, memory, restoring
+from torchweld.capture.modes import SETTERS, STEPS, restoring
+from torchweld.capture.module import CapturedModule
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.suspend import stops_of
@@ -37,12 +38,16 @@ def new_body(cap: Capture, name: str) -> Body:
 
 def runner(body: Body) -> Callable[..., Any]:
     """The body as a function; if it fails, it leaves no mode of torch behind."""
-    gm = GraphModule(torch.nn.Module(), body.graph)
+    gm = CapturedModule(torch.nn.Module(), body.graph)
     return restoring(gm, gm.forward)
 
 
-def function_of(cap: Capture, body: Body, fn: Value) -> Callable[..., Any]:
-    """`fn` for torch to call on fakes, once: it is interpreted into `body`."""
+def function_of(cap: Capture, body: Body, fn: Value, arranged: Callable[[list[Value]], list[Value]]
+                = list) -> Callable[..., Any]:  # fmt: skip
+    """`fn` for torch to call on fakes, once: it is interpreted into `body`.
+
+    arranged: gives the arguments of `fn` from those that torch calls it with.
+    """
     builder = cap.builder
 
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -52,7 +57,7 @@ def function_of(cap: Capture, body: Body, fn: Value) -> Callable[..., Any]:
             builder.open(body)
             given = [as_value(cap, body, x) for x in args]
             named = {k: as_value(cap, body, x) for k, x in kwargs.items()}
-            made = inner_call(cap, fn, given, named)
+            made = inner_call(cap, fn, arranged(given), named)
             body.graph.output(builder.to_fx(made))
             out = builder.to_fake(made)
             builder.close(body)
@@ -122,6 +127,7 @@ def record(cap: Capture, target: Nested, args: tuple[Any, ...], out: Any) -> Val
     node: Node = cap.builder.graph.call_function(target, args)
     node.meta[VAL], node.meta[LOC] = out, at
     cap.builder.n_calls += 1
+    cap.unguarded += 1  # no slice: a copy of the call would have to run it
     return cap.builder.wrap_result(node, out, at, 0)
 
 
@@ -136,7 +142,8 @@ def repeatable(cap: Capture, bodies: Sequence[Body], why: str) -> Iterator[None]
     cap.pure.append(next_age())
     try:
         yield
-        theirs = {memory(x) for body in bodies for x in body.free}
+        theirs = {int(n.meta[VAL].untyped_storage()._cdata) for body in bodies
+                  for n in body.graph.nodes if n.op == "placeholder"}  # fmt: skip
         if (len(cap.effects), cap.globals_written) != before or theirs & mode.noted:
             raise refuse("W106", why, cap.loc())
     finally:

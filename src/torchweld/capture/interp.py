@@ -152,6 +152,8 @@ def _guard_attention(cap: Capture) -> None:
 
 def _guard_device(cap: Capture) -> None:
     """Which GPU "cuda" is depends on the thread's current device."""
+    if not torch.cuda.is_available():
+        return  # what names one sets a mode
     if any(_on_current_device(n) for graph in cap.builder.graphs() for n in graph.nodes):
         cap.guard("state", None, (torch.cuda.current_device, torch.cuda.current_device()))
 

@@ -272,7 +272,7 @@ _INLINE_TORCH = (
     "torch.nn.attention", "torch.backends",
 )  # fmt: skip
 _REFUSE_TORCH = (
-    "torch.utils.checkpoint", "torch._dynamo", "torch._inductor", "torch._export", "torch.export",
+    "torch._dynamo", "torch._inductor", "torch._export", "torch.export",
     "torch.distributed", "torch.utils.data", "torch.serialization", "torch.jit", "torch.onnx",
     "torch.multiprocessing", "torch.profiler", "torch.autograd.functional", "torch.hub",
 )  # fmt: skip

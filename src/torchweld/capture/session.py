@@ -319,7 +319,7 @@ class Capture:
     def mark(self, cell: Mutable) -> None:
         """The frame changed this object. Errors: GraphBreak inside of a function that torch runs
         later, or more than once, for what is not its own."""
-        if self.pure and cell.age < self.pure[-1]:
+        if self.pure and (cell.age < self.pure[-1] or cell.source is not None):
             raise GraphBreak("W106", "a side effect of a function that torch calls later",
                              at=self.loc())  # fmt: skip
         cell.changed = True

@@ -46,7 +46,7 @@ _READS_DATA = frozenset((
 _OUTSIDE = frozenset((
     "data_ptr", "untyped_storage", "storage", "backward", "register_hook", "__reduce_ex__", "set_",
     "share_memory_", "pin_memory", "retain_grad", "register_post_accumulate_grad_hook", "resize_",
-    "__deepcopy__", "__dlpack__", "requires_grad_", "apply_", "map_", "detach_", "resize_as_",
+    "__deepcopy__", "__dlpack__", "apply_", "map_", "detach_", "resize_as_",
 ))  # fmt: skip
 
 
@@ -151,6 +151,21 @@ def _refused(name: str, code: str) -> Any:
     return handler
 
 
+def requires_grad_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+                   cont: Cont | None) -> None:  # fmt: skip
+    """Of a tensor made in the frame; nothing happens to one that is so already."""
+    tensor, *rest = args
+    flag = constant((*rest, *kwargs.values())[0]) if rest or kwargs else True
+    assert isinstance(tensor, TensorValue)
+    cap.reads_grad = True
+    if flag is tensor.fake.requires_grad:
+        cap.deliver(tensor, cont)
+        return
+    if _real_of(cap, tensor) is not None or cap.builder.bodies or flag is not True:
+        raise refuse("W106", "Tensor.requires_grad_", cap.loc())
+    cap.deliver(cap.builder.call("call_method", "requires_grad_", args, kwargs, cap.loc()), cont)
+
+
 def register_methods() -> None:
     """Fill the table for the methods of torch.Tensor that are not graph nodes."""
     tables = ((_METADATA_METHODS, metadata_call), (_READS_DATA, lambda n: _refused(n, "W102")),
@@ -160,6 +175,7 @@ def register_methods() -> None:
             raw = mro_lookup(torch.Tensor, name)
             if raw is not MISSING and raw not in FUNCTIONS:
                 FUNCTIONS.add(raw, make(name))
+    FUNCTIONS.add(mro_lookup(torch.Tensor, "requires_grad_"), requires_grad_)
 
 
 def tensor_binary(cap: Capture, op: Any, a: Value, b: Value, cont: Cont | None) -> None:

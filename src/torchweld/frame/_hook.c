@@ -86,13 +86,23 @@ ask(PyObject *callback, _PyInterpreterFrame *frame, PyObject *const *flat, Py_ss
 
 /* --- the hook -------------------------------------------------------------------------------- */
 
+/* The frame that the hook below ours runs now: a hook that puts itself on top while it is below
+   ours as well hands it back to us. */
+static _Thread_local _PyInterpreterFrame *handed_on;
+
 static PyObject *
 run_default(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
 {
-    if (hook.previous != NULL) {
-        return hook.previous(tstate, frame, throwflag);
+    _PyInterpreterFrame *saved = handed_on;
+    PyObject *result;
+
+    if (hook.previous == NULL || hook.previous == _PyEval_EvalFrameDefault || saved == frame) {
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
     }
-    return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    handed_on = frame;
+    result = hook.previous(tstate, frame, throwflag);
+    handed_on = saved;
+    return result;
 }
 
 /* Ends a frame that has not started, with the value (consumed) or, if it is NULL, the exception. */
@@ -220,6 +230,9 @@ eval_frame(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
     PyObject *result = NULL;
     bool matched;
 
+    if (handed_on == frame) {
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
     if (depth == 0 || throwflag || hook.callback == NULL) {
         if (tw_hook_regions == 0) {
             slot_leave();       /* a hook that sat on top of ours has put us back */

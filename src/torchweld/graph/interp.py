@@ -26,6 +26,7 @@ from torchweld.graph.schema import writes_in_place
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, follow_grad_mode
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.nested import Checkpointed, tensors_in
 
 # Methods that change what a tensor is, not only what it holds.
 _REFUSED_METHODS = frozenset(
@@ -87,12 +88,15 @@ class Interpreter:
         if node.op == "placeholder":
             return next(self._inputs)
         at = node.meta.get(LOC, NOWHERE)
-        self.recorder.begin(node.name, at)
+        again = isinstance(node.target, Checkpointed)
+        self.recorder.begin(node.name, at, again)
         self.recorder.layout_matters = False
         self.recorder.narrows = False
         try:
             self._fidelity.before(node)
             result = self._call(node, at)
+            for x in tensors_in(result) if again else ():
+                self.recorder.keep(unwrap(x))
             if self.recorder.narrows and writes_in_place(node):
                 raise Unsupported("W201", f"{node.target} changes the kind of dtype", at=at)
             if self.recorder.layout_matters:

@@ -2,7 +2,8 @@
 
 A backward graph may compute cheap values of the forward again instead of having them saved. What
 is saved is a minimum cut over bytes; never computed again are random numbers, reductions,
-products, and whatever else has no place inside a generated loop.
+products, and whatever else has no place inside a generated loop. Of what torch.utils.checkpoint has
+around it, only random numbers are not computed again, and results are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torchweld.graph.schema import draws, is_view, view_chain
 from torchweld.graph.separate import separate
 from torchweld.graph.tidy import drop_dead
 from torchweld.graph.verify import verify
-from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair, Joint, Returned
+from torchweld.ir.graph import AGAIN, LOC, ORIGIN, VAL, GraphPair, Joint, Returned
 
 aten = torch.ops.aten
 
@@ -44,6 +45,10 @@ _READS_LOOPS = frozenset((
     aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default,
     aten.amin.default,
 ))  # fmt: skip
+
+
+# how much more it costs to save what is to be computed again
+_UNWANTED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +192,7 @@ class _Choice:
         if not isinstance(value, Tensor) or len(view_chain(node)) > 1:
             return INFINITE
         bytes_ = max(value.numel() * value.element_size(), 1)
+        bytes_ *= _UNWANTED if _is_asked(node) else 1
         return 2 * bytes_ if node in self.shared else bytes_
 
     def _again(self, node: Node) -> bool:
@@ -196,8 +202,8 @@ class _Choice:
         if node.target is operator.getitem or is_view(node.target):
             source = node.args[0]
             assert isinstance(source, Node)
-            return is_view(node.target) or is_view(source.target)
-        return is_cheap(node.target) and not self._in_memory(node)
+            return is_view(node.target) or is_view(source.target) or _is_asked(node)
+        return _is_asked(node) or (is_cheap(node.target) and not self._in_memory(node))
 
     def _in_memory(self, node: Node) -> bool:
         """Whether an operator of the backward that is no loop reads the node, so that it would have
@@ -209,6 +215,13 @@ class _Choice:
             if is_view(user.target) and self._in_memory(user):
                 return True
         return False
+
+
+def _is_asked(node: Node) -> bool:
+    """Whether the program asks to compute the node again, which can be done."""
+    source = node.args[0] if node.target is operator.getitem else node
+    assert isinstance(source, Node)
+    return bool(node.meta.get(AGAIN, source.meta.get(AGAIN))) and not draws(source.target)
 
 
 def is_cheap(target: Any) -> bool:

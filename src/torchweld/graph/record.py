@@ -24,7 +24,7 @@ from torchweld.graph.schema import (
     is_effect_free_query,
     view_chain,
 )
-from torchweld.ir.graph import LOC, ORIGIN, VAL
+from torchweld.ir.graph import AGAIN, LOC, ORIGIN, VAL
 from torchweld.ir.predicted import below_functionalization, real_strides
 
 aten = torch.ops.aten
@@ -55,6 +55,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph = Graph()
         self.origin = ""
         self.loc: Loc = NOWHERE
+        self.again = False
         self.backward = False
         self._begun: list[tuple[int, str, Loc]] = []
         self.layout_matters = False
@@ -77,11 +78,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._remember(value, node)
         return node
 
-    def begin(self, origin: str, loc: Loc) -> None:
-        """What is recorded from now on comes from this captured node."""
-        self.origin, self.loc = origin, loc
+    def begin(self, origin: str, loc: Loc, again: bool = False) -> None:
+        """What is recorded from now on comes from this captured node. again: see AGAIN."""
+        self.origin, self.loc, self.again = origin, loc, again
         if torch.is_grad_enabled():
             self._begun.append((_next_number(), origin, loc))
+
+    def keep(self, value: Tensor) -> None:
+        """A tensor that is not computed again, although what it is computed from is."""
+        for node in view_chain(self.node_of(value)):
+            node.meta[AGAIN] = False
 
     def _begin_backward_node(self) -> None:
         """Take over origin and line of what autograd runs the backward of."""
@@ -238,6 +244,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node = self.graph.create_node(op, target, args, kwargs)
         if self.backward:
             node.meta[BACKWARD] = True
+        elif self.again:
+            node.meta[AGAIN] = True
         node.meta[VAL] = value
         node.meta[ORIGIN] = self.origin
         node.meta[LOC] = self.loc

@@ -10,22 +10,30 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._functorch.eager_transforms import jvp, vjp
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import Function, once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 Body = Callable[..., Any]
 
 
-def tensors_in(x: Any) -> list[Tensor]:
-    """The tensors in nested tuples, lists and dicts, in order."""
-    if isinstance(x, Tensor):
+def tensors_in(x: Any, kind: type = Tensor) -> list[Any]:
+    """The tensors, or other objects, in nested tuples, lists and dicts, in order."""
+    if isinstance(x, kind):
         return [x]
     if isinstance(x, (tuple, list)):
-        return [leaf for item in x for leaf in tensors_in(item)]
+        return [leaf for item in x for leaf in tensors_in(item, kind)]
     if isinstance(x, dict):
-        return [leaf for item in x.values() for leaf in tensors_in(item)]
+        return [leaf for item in x.values() for leaf in tensors_in(item, kind)]
     return []
+
+
+def has_no_value(x: Tensor) -> bool:
+    """Whether a tensor is there for a graph to be recorded."""
+    return isinstance(x, FakeTensor) or bool(torch._is_functional_tensor(x))
 
 
 class Nested:
@@ -129,6 +137,29 @@ class _CustomOnce(_Custom):
 def _kind_of(name: str, once: bool) -> Any:
     """A class whose node in the autograd graph has the name that the user's would have."""
     return type(name, (_CustomOnce if once else _Custom,), {})
+
+
+class Checkpointed(Nested):
+    """torch.utils.checkpoint of a graph: body(*own, *free) runs again for the backward.
+
+    options: for torch. Reentrant, only `own` are inputs for autograd.
+    """
+
+    def __init__(self, body: Body, options: dict[str, Any]) -> None:
+        super().__init__("checkpoint")
+        self.body = body
+        self.options = options
+
+    def __call__(self, own: Sequence[Tensor], free: Sequence[Tensor]) -> Any:
+        inputs = (*own, *free)
+        wanted = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+        if not wanted or any(has_no_value(x) for x in inputs):
+            return self.body(*own, *free)  # a joint graph decides on its own what it keeps
+
+        def run(*given: Tensor) -> Any:
+            return self.body(*given, *free)
+
+        return checkpoint(run, *own, **self.options)
 
 
 class Pulled(Nested):

@@ -52,6 +52,8 @@ def apply(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont 
     needs = [isinstance(a, TensorValue) and a.fake.requires_grad for a in given]
     context = InstanceValue(FunctionCtx)
     context.attrs["needs_input_grad"] = TupleValue([boolean(n) for n in needs])
+    if cap.builder.any_layout:
+        raise refuse("W103", f"{real.__qualname__}.apply in a backward", cap.loc())
     if torch.is_grad_enabled() and any(needs):
         if in_transform():
             raise refuse("W103", f"{real.__qualname__}.apply inside of a transform", cap.loc())

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import Any
 
 import torch
-import torch.utils.checkpoint
 
 from torchweld.base.errors import InternalError
 from torchweld.capture.arrays.outside import tensor_of
@@ -103,19 +101,6 @@ def tensor_class(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
 @klass(torch.nn.Parameter)
 def parameter(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     raise refuse("W107", "a Parameter made in the frame", cap.loc())
-
-
-@function(torch.utils.checkpoint.checkpoint)
-def checkpoint(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """Without gradients nothing is recomputed: the function is just called."""
-    if torch.is_grad_enabled() or "context_fn" in kwargs:
-        raise refuse("W103", "checkpoint with gradients", cap.loc())
-    rest = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT}
-    cap.call(args[0], args[1:], rest, cont)
-
-
-_CHECKPOINT = frozenset(inspect.signature(torch.utils.checkpoint.checkpoint).parameters) | {
-    "preserve_rng_state"}  # fmt: skip
 
 
 @function(torch.autograd.grad, torch.autograd.backward, torch.save, torch.load, torch.compile,

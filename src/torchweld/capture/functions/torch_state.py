@@ -26,6 +26,7 @@ from torchweld.capture.modes import (
     enter,
     undo_of,
 )
+from torchweld.capture.policy import inline_anyway
 from torchweld.capture.session import Capture, is_compiling
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.suspend import stops_of
@@ -75,8 +76,20 @@ for _fn in (
     torch.cuda.is_bf16_supported,
     torch._C._get_privateuse1_backend_name, torch.amp.is_autocast_available,
     torch._C._is_torch_function_mode_enabled,
+    *(getattr(torch._C, f"_get_{name}") for name in (
+        "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32", "mkldnn_enabled")
+      if hasattr(torch._C, f"_get_{name}")),
 ):  # fmt: skip
     _getter(_fn)
+
+
+_NO_AUTOCAST: Any = torch.cuda.amp.common.amp_definitely_not_available
+
+
+@function(_NO_AUTOCAST)
+def no_autocast(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """What is installed does not change."""
+    cap.deliver(Const(_NO_AUTOCAST()), cont)
 
 
 def _answer(value: object, *fns: Any) -> None:
@@ -122,6 +135,15 @@ def record_function(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None)
         raise refuse("W115", "a profiler is active", cap.loc())
     cap.guard("state", None, (enabled, False))
     cap.call(Const(contextlib.nullcontext), [], {}, cont)
+
+
+@function(torch.backends.cudnn.flags)
+def cudnn_flags(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Without cuDNN, a context that does nothing."""
+    if torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
+        inline_anyway(cap, torch.backends.cudnn.flags, args, kwargs, cont)
+    else:
+        cap.call(Const(contextlib.nullcontext), [], {}, cont)
 
 
 # ---------------------------------------------------------------------- setters

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from torchweld.base.errors import Unsupported
 from torchweld.graph.decomps.table import OWN, decomposes
 from torchweld.graph.layout import with_layout
 
@@ -73,3 +74,12 @@ def unsafe_split(self: Tensor, split_size: int, dim: int = 0) -> Any:
 def unsafe_split_with_sizes(self: Tensor, split_sizes: list[int], dim: int = 0) -> Any:
     """Plain views, as `unsafe_split`."""
     return aten.split_with_sizes.default(self, split_sizes, dim)
+
+
+@decomposes(aten._efficientzerotensor.default)
+def efficient_zeros(*args: Any, **kwargs: Any) -> Any:
+    """Times infinity, a tensor that knows that it is zero is zero in eager: left to eager.
+
+    Errors: Unsupported W112.
+    """
+    raise Unsupported("W112", "a tensor of zeros without memory")
