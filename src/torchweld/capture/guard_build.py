@@ -128,7 +128,7 @@ class GuardBuilder:
 
     def _state(self, guard: Guard) -> None:
         self._note(guard)
-        self.out.check(Op.STATE, obj=guard.expected, why=guard.text())
+        self.out.check(Op.STATE, obj=guard.expected, why=guard)
 
     def _emit(self, source: Source, late: list[Guard]) -> None:
         if source not in self.registers:
@@ -154,7 +154,7 @@ class GuardBuilder:
                             self._check(guard)
 
     def _access(self, source: Source) -> None:
-        why = source.text()
+        why = source
         cell = fixed_cell(source)
         if cell is not None:
             reg = self.out.access(Op.CONST, obj=cell, why=why)
@@ -179,23 +179,23 @@ class GuardBuilder:
         reg = self.registers[guard.source]
         if guard.kind == "class_version":
             assert isinstance(guard.source, Pinned)
-            self.out.check(Op.TYPE_VERSION, obj=guard.source.token.obj, why=guard.text())
+            self.out.check(Op.TYPE_VERSION, obj=guard.source.token.obj, why=guard)
             return
         if guard.kind in ("same", "distinct"):
             assert isinstance(guard.expected, Source)
             op = Op.SAME if guard.kind == "same" else Op.DISTINCT
-            self.out.check(op, reg, None, self.registers[guard.expected], guard.text())
+            self.out.check(op, reg, None, self.registers[guard.expected], guard)
             return
         if guard.kind == "length":
             assert isinstance(guard.expected, int)
-            self.out.check(Op.LEN, reg, None, guard.expected, guard.text())
+            self.out.check(Op.LEN, reg, None, guard.expected, guard)
             return
         op_of = _CHECKS.get(guard.kind)
         if op_of is None:
             raise InternalError(f"no instruction for guard {guard.kind}")
         if guard.expected is ... or guard.expected is NotImplemented:
             op_of = Op.IS
-        self.out.check(op_of, reg, guard.expected, why=guard.text())
+        self.out.check(op_of, reg, guard.expected, why=guard)
 
 
 _REDUCE = operator.methodcaller("__reduce__")

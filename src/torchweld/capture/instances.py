@@ -6,6 +6,8 @@ import types
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
+import torch
+
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import Const, DictValue, InstanceValue, Value
@@ -150,9 +152,17 @@ class _AttrsOf(MutableMapping[object, Value]):
 def slot_names(kind: type) -> frozenset[str]:
     """Names of the attributes that live in slots."""
     return frozenset(
-        name for base in kind.__mro__ for name, raw in vars(base).items()
-        if isinstance(raw, types.MemberDescriptorType)
+        name for base in kind.__mro__ if not _has_no_slots(base)
+        for name, raw in vars(base).items() if isinstance(raw, types.MemberDescriptorType)
     )  # fmt: skip
+
+
+def _has_no_slots(base: type) -> bool:
+    """Whether a class is one of the many modules, made in Python without `__slots__`.
+
+    Their own attribute look-up asks for `__dict__` each time.
+    """
+    return issubclass(base, torch.nn.Module) and "__slots__" not in vars(base)
 
 
 def load_all_attrs(cap: Capture, obj: InstanceValue) -> None:

@@ -37,7 +37,7 @@ ALL_DISTINCT: int
 STATE: int
 
 class Program:
-    reasons: tuple[str, ...]
+    reasons: Sequence[str]
     guards: dict[int, Any]
     def __new__(
         cls,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, overload
 
 from torchweld.frame._frame import (
     Dispatcher,
@@ -87,16 +87,47 @@ Instruction: TypeAlias = tuple[int, int, int, object, int]
 Miss: TypeAlias = Callable[[Dispatcher, tuple[object, ...]], Entry | None]
 
 
+class Reason(Protocol):
+    """What can say why an instruction is there."""
+
+    def text(self) -> str:
+        """The reason, in words."""
+        ...
+
+
+class Reasons(Sequence[str]):
+    """One reason per instruction; its words are put together when somebody asks."""
+
+    __slots__ = ("given",)
+
+    def __init__(self, given: Sequence[str | Reason]) -> None:
+        self.given = tuple(given)
+
+    def __len__(self) -> int:
+        return len(self.given)
+
+    @overload
+    def __getitem__(self, i: int) -> str: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[str]: ...
+    def __getitem__(self, i: int | slice) -> str | Sequence[str]:
+        if isinstance(i, slice):
+            return Reasons(self.given[i])
+        found = self.given[i]
+        return found if isinstance(found, str) else found.text()
+
+
 class Builder:
     """Collects the instructions of one program; an access returns the register that it writes."""
 
     def __init__(self, n_args: int) -> None:
         self.n_args = n_args
         self.instrs: list[Instruction] = []
-        self.reasons: list[str] = []
+        self.reasons: list[str | Reason] = []
         self._n_regs = 0
 
-    def access(self, op: Op, src: int = -1, obj: object = None, aux: int = 0, why: str = "") -> int:
+    def access(self, op: Op, src: int = -1, obj: object = None, aux: int = 0,
+               why: str | Reason = "") -> int:  # fmt: skip
         """Adds an access; the register that will hold its value."""
         if not op.is_access:
             raise ValueError(f"{op.name} is a check: it writes no register")
@@ -105,7 +136,8 @@ class Builder:
         self._append(op, dst, src, obj, aux, why)
         return dst
 
-    def check(self, op: Op, src: int = -1, obj: object = None, aux: int = 0, why: str = "") -> None:
+    def check(self, op: Op, src: int = -1, obj: object = None, aux: int = 0,
+              why: str | Reason = "") -> None:  # fmt: skip
         """Adds a check."""
         if op.is_access:
             raise ValueError(f"{op.name} is an access: it writes a register")
@@ -127,10 +159,10 @@ class Builder:
     def build(self) -> Program:
         """The program; its reasons are kept on it as `program.reasons`."""
         program = Program(self.instrs, self._n_regs, self.n_args)
-        program.reasons = tuple(self.reasons)
+        program.reasons = Reasons(self.reasons)
         return program
 
-    def _append(self, op: Op, dst: int, src: int, obj: object, aux: int, why: str) -> None:
+    def _append(self, op: Op, dst: int, src: int, obj: object, aux: int, why: str | Reason) -> None:
         self.instrs.append((int(op), dst, src, obj, aux))
         self.reasons.append(why or op.name)
 
