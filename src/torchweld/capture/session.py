@@ -17,7 +17,7 @@ from torchweld.base.errors import GraphBreak, InternalError
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.late import LateNumbers
-from torchweld.capture.state import Cont, VFrame
+from torchweld.capture.state import Cont, Handed, VFrame, refuse
 from torchweld.capture.values.base import (
     BoundValue,
     CellValue,
@@ -134,9 +134,11 @@ class Capture:
     changed: outside objects that the frame changed, in the order of the first change.
     late: sources of numbers that changed between calls, to be read when the compiled code runs.
     stop: the number of the instruction before which the capture ends; 0 for the end of the frame.
+    shown: ids of dicts that a mapping proxy shows, as they were.
     born: when a value was made that cannot leave the capture, by its id.
     is_rest: whether the frame is the rest of a broken one. in_block: and may be inside of a try or
     with block, or called from one.
+    handed: what a generator hands out where the capture ends.
     outside_stop: before the first instruction that advances an iterator from outside.
     modes: calls that set modes of torch, with the state before, in order.
     slices: calls that may be repeated (slices.py); None for a capture that repeats none. For their
@@ -159,6 +161,7 @@ class Capture:
         self.asked: list[Source] = []
         self.unguarded = 0
         self.slices: Any = None
+        self.shown: set[int] = set()
         self.globals_written: dict[tuple[int, str], tuple[dict[str, object], Value | None]] = {}
         self.handled: list[Value] = []
         self.cells: dict[int, CellValue] = {}
@@ -175,6 +178,7 @@ class Capture:
         self.stop = stop
         self.stops: tuple[int, ...] = ()
         self.outside_stop = 0
+        self.handed: Handed | None = None
         self.is_rest = False
         self.in_block = False
         self.born: dict[int, tuple[object, int]] = {}
@@ -320,8 +324,10 @@ class Capture:
         """The frame changed this object. Errors: GraphBreak inside of a function that torch runs
         later, or more than once, for what is not its own."""
         if self.pure and (cell.age < self.pure[-1] or cell.source is not None):
-            raise GraphBreak("W106", "a side effect of a function that torch calls later",
+            raise GraphBreak("W106", "a side effect of a function that may not run now",
                              at=self.loc())  # fmt: skip
+        if cell.real is not None and id(cell.real) in self.shown:
+            raise refuse("W106", "a change of a dict that a mapping proxy shows", self.loc())
         cell.changed = True
         self.changed.setdefault(cell, None)
         self.marked.append(cell)

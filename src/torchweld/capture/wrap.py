@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import gc
 import operator
 import re
 import types
@@ -30,6 +31,8 @@ from torchweld.capture.values.base import (
     InstanceValue,
     Lazy,
     ListValue,
+    Loose,
+    Mutable,
     PartialValue,
     SetValue,
     Slot,
@@ -59,6 +62,9 @@ IDENTITY = (
 def wrap(cap: Capture, obj: object, source: Source) -> Value:
     """The Value of an object from outside. One object gives one Value, whatever its source."""
     kind = type(obj)
+    if kind is str and _is_passed(source):
+        cap.guard("type", source, str)
+        return Loose(obj, cap.guard, source, "equal")
     if kind in _BY_VALUE:
         cap.guard("equal", source, obj)
         return Const(obj, source)
@@ -75,6 +81,13 @@ def wrap(cap: Capture, obj: object, source: Source) -> Value:
 
 
 _BY_VALUE = frozenset(IMMUTABLE)
+
+
+def _is_passed(source: Source) -> bool:
+    """Whether a path leads to an argument, or to an item of one: many are only passed on."""
+    while type(source) is Item:
+        source = source.base
+    return type(source) is Local
 
 
 def _stable(obj: object) -> bool:
@@ -235,7 +248,15 @@ def set_order(cap: Capture, x: SetValue) -> list[Value]:
 
 
 def _proxy(cap: Capture, obj: types.MappingProxyType[Any, Any], source: Source) -> Value:
-    """A read-only view of a dict that others may change: guarded as a whole."""
+    """A read-only view of a dict that others may change: guarded as a whole.
+
+    Errors: GraphBreak if the frame has changed the dict.
+    """
+    (shown,) = gc.get_referents(obj)
+    found = cap.objects.get(id(shown))
+    if isinstance(found, Mutable) and found.changed:
+        raise refuse("W107", "a mapping proxy of a dict that the frame has changed", cap.loc())
+    cap.shown.add(id(shown))
     cap.guard("predicate", source, _SameMapping(dict(obj)))
     return Const(obj, source)
 
