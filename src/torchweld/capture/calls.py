@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import sysconfig
@@ -16,6 +17,7 @@ import torch
 from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
 from torchweld.capture.hooks import backward_hooked, length, plain_module_call
+from torchweld.capture.binding import bind
 from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.marks import region_of, substitute_of
 from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
@@ -234,7 +236,8 @@ def _call_real_function(cap: Capture, fn: Const, args: list[Value], kwargs: dict
     defaults = _real_defaults(cap, real, source)
     kwdefaults = _real_kwdefaults(cap, real, source)
     code = decode(real.__code__)
-    bound = _bind_guarded(cap, code, defaults, kwdefaults, args, kwargs, on_raise)
+    bound = _bind_guarded(cap, code, real.__qualname__, defaults, kwdefaults, args, kwargs,
+                          on_raise)  # fmt: skip
     if bound is None:
         return
     cells = closure_of(cap, real, fn.source) if code.freevars else {}
@@ -272,7 +275,8 @@ def _call_given(cap: Capture, fn: Loose, args: list[Value], kwargs: dict[str, Va
         complete(cap, named)
         kwdefaults = {str(k): cap.force(v) for k, v in named.items.items()}
     code = decode(real.__code__)
-    bound = _bind_guarded(cap, code, list(defaults), kwdefaults, args, kwargs, on_raise)
+    bound = _bind_guarded(cap, code, real.__qualname__, list(defaults), kwdefaults, args, kwargs,
+                          on_raise)  # fmt: skip
     if bound is None:
         return
     cells = closure_of(cap, real, source) if code.freevars else {}
@@ -324,7 +328,8 @@ def _default(cap: Capture, value: object, source: Any) -> Value:
 def _call_function(cap: Capture, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
                    cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
     code = decode(fn.code)
-    bound = _bind_guarded(cap, code, fn.defaults, fn.kwdefaults, args, kwargs, on_raise)
+    bound = _bind_guarded(cap, code, fn.qualname, fn.defaults, fn.kwdefaults, args, kwargs,
+                          on_raise)  # fmt: skip
     if bound is None:
         return
     cells = dict(zip(code.freevars, fn.closure, strict=True))
@@ -333,52 +338,15 @@ def _call_function(cap: Capture, fn: FunctionValue, args: list[Value], kwargs: d
     push_frame(cap, code, fn.globals.obj, bound, cells, cont, on_raise, fn)
 
 
-def _bind_guarded(cap: Capture, code: Code, defaults: list[Value], kwdefaults: dict[str, Value],
-                  args: list[Value], kwargs: dict[str, Value],
+def _bind_guarded(cap: Capture, code: Code, name: str, defaults: list[Value],
+                  kwdefaults: dict[str, Value], args: list[Value], kwargs: dict[str, Value],
                   on_raise: OnRaise) -> dict[str, Value] | None:  # fmt: skip
     try:
-        return bind(code, defaults, kwdefaults, args, kwargs)
+        return bind(code, name, defaults, kwdefaults, args, kwargs)
     except Raised as error:
         if on_raise is None or not on_raise(error.value):
             raise
         return None
-
-
-def bind(code: Code, defaults: list[Value], kwdefaults: dict[str, Value], args: list[Value],
-         kwargs: dict[str, Value]) -> dict[str, Value]:  # fmt: skip
-    """Parameters -> arguments by Python's rules. Errors: Raised(TypeError)."""
-    n = code.argcount
-    names = code.params[:n]
-    out: dict[str, Value] = dict(zip(names, args, strict=False))
-    if len(args) > n and code.varargs is None:
-        raise raised(TypeError, f"{code.name}() takes {n} positional arguments but "
-                                f"{len(args)} were given")  # fmt: skip
-    extra = DictValue(dict)
-    by_keyword = set(code.params[code.posonly : n + code.kwonly])
-    for key, value in kwargs.items():
-        if key in by_keyword:
-            if key in out:
-                raise raised(TypeError, f"{code.name}() got multiple values for argument '{key}'")
-            out[key] = value
-        elif code.varkw is not None:
-            extra.items[key] = value
-            extra.keys[key] = Const(key)
-        else:
-            raise raised(TypeError, f"{code.name}() got an unexpected keyword argument '{key}'")
-    for name, value in zip(names[n - len(defaults) :] if defaults else (), defaults, strict=True):
-        out.setdefault(name, value)
-    for name in code.params[n : n + code.kwonly]:
-        if name not in out and name in kwdefaults:
-            out[name] = kwdefaults[name]
-    missing = [p for p in code.params[: n + code.kwonly] if p not in out]
-    if missing:
-        raise raised(TypeError, f"{code.name}() missing {len(missing)} required arguments: "
-                                f"{', '.join(missing)}")  # fmt: skip
-    if code.varargs is not None:
-        out[code.varargs] = TupleValue(list(args[n:]))
-    if code.varkw is not None:
-        out[code.varkw] = extra
-    return out
 
 
 def push_frame(cap: Capture, code: Code, globals_: dict[str, object], bound: dict[str, Value],
@@ -497,10 +465,20 @@ def _new_exception(cap: Capture, kind: type[BaseException], args: list[Value],
     cap.deliver(exc, cont)
 
 
+# classes written in C whose instances the capture can make
+_MODELLED: frozenset[object] = frozenset((
+    object, dict, list, tuple, collections.OrderedDict, collections.defaultdict, int, float, str,
+    bytes, set, frozenset, type,
+))  # fmt: skip
+
+
 def _made_in_python(kind: type) -> bool:
     return bool(kind.__flags__ & (1 << 9)) and (
         "__dict__" in kind.__dict__ or "__slots__" in kind.__dict__ or kind.__module__ != "builtins"
-    ) and not kind.__module__.startswith("torch._C")
+    ) and not kind.__module__.startswith("torch._C") and (
+        not isinstance(made := mro_lookup(kind, "__new__"), types.BuiltinFunctionType)
+        or made.__self__ in _MODELLED
+    )
 
 
 def new_instance(cap: Capture, kind: type, args: list[Value]) -> Value:
@@ -564,6 +542,6 @@ def has_tensor(args: list[Value], kwargs: dict[str, Value]) -> bool:
 
 
 __all__ = [
-    "NotConstant", "bind", "call_value", "constants", "construct", "construct_plain", "has_tensor",
+    "NotConstant", "call_value", "constants", "construct", "construct_plain", "has_tensor",
     "push_frame",
 ]  # fmt: skip

@@ -138,8 +138,8 @@ class _AttrsOf(MutableMapping[object, Value]):
             instance_set(self.cap, self.of, key, value)
 
     def __delitem__(self, key: object) -> None:
-        self[key]
-        if not self.names:
+        if not self.names:  # both windows show the same attributes
+            self[key]
             instance_set(self.cap, self.of, str(key), None)
 
     def __iter__(self) -> Iterator[object]:

@@ -261,6 +261,7 @@ _PURE_MODULES = frozenset(("math", "_operator", "cmath"))
 _IMPURE_BUILTINS = frozenset((
     "print", "input", "open", "exec", "eval", "compile", "breakpoint", "__import__", "id",
     "globals", "locals", "vars", "dir", "setattr", "delattr", "hash",
+    "bytearray", "memoryview",  # others may change what they hold
 ))  # fmt: skip
 # Python code of torch that is interpreted; the rest of torch's Python functions are graph nodes
 # when they get tensors
@@ -300,7 +301,7 @@ def _policy(fn: Any) -> Policy:
             return Policy.BUILTIN
     if isinstance(fn, functools._lru_cache_wrapper):
         return Policy.CACHED
-    if fn in (torch.Size, torch.device, torch.finfo, torch.iinfo, os.fspath):
+    if fn in (torch.Size, torch.device, torch.finfo, torch.iinfo, os.fspath, str.maketrans):
         return Policy.PURE
     return Policy.REFUSE
 

@@ -17,7 +17,7 @@ from torchweld.base.errors import GraphBreak, InternalError
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.late import LateNumbers
-from torchweld.capture.state import Cont, VFrame
+from torchweld.capture.state import Cont, VFrame, refuse
 from torchweld.capture.values.base import (
     BoundValue,
     CellValue,
@@ -134,6 +134,7 @@ class Capture:
     changed: outside objects that the frame changed, in the order of the first change.
     late: sources of numbers that changed between calls, to be read when the compiled code runs.
     stop: the number of the instruction before which the capture ends; 0 for the end of the frame.
+    shown: ids of dicts that a mapping proxy shows, as they were.
     born: when a value was made that cannot leave the capture, by its id.
     is_rest: whether the frame is the rest of a broken one. in_block: and may be inside of a try or
     with block, or called from one.
@@ -159,6 +160,7 @@ class Capture:
         self.asked: list[Source] = []
         self.unguarded = 0
         self.slices: Any = None
+        self.shown: set[int] = set()
         self.globals_written: dict[tuple[int, str], tuple[dict[str, object], Value | None]] = {}
         self.handled: list[Value] = []
         self.cells: dict[int, CellValue] = {}
@@ -322,6 +324,8 @@ class Capture:
         if self.pure and (cell.age < self.pure[-1] or cell.source is not None):
             raise GraphBreak("W106", "a side effect of a function that torch calls later",
                              at=self.loc())  # fmt: skip
+        if cell.real is not None and id(cell.real) in self.shown:
+            raise refuse("W106", "a change of a dict that a mapping proxy shows", self.loc())
         cell.changed = True
         self.changed.setdefault(cell, None)
         self.marked.append(cell)

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import enum
 import functools
+import gc
 import operator
 import re
 import types
@@ -30,6 +31,7 @@ from torchweld.capture.values.base import (
     InstanceValue,
     Lazy,
     ListValue,
+    Mutable,
     PartialValue,
     SetValue,
     Slot,
@@ -235,7 +237,15 @@ def set_order(cap: Capture, x: SetValue) -> list[Value]:
 
 
 def _proxy(cap: Capture, obj: types.MappingProxyType[Any, Any], source: Source) -> Value:
-    """A read-only view of a dict that others may change: guarded as a whole."""
+    """A read-only view of a dict that others may change: guarded as a whole.
+
+    Errors: GraphBreak if the frame has changed the dict.
+    """
+    (shown,) = gc.get_referents(obj)
+    found = cap.objects.get(id(shown))
+    if isinstance(found, Mutable) and found.changed:
+        raise refuse("W107", "a mapping proxy of a dict that the frame has changed", cap.loc())
+    cap.shown.add(id(shown))
     cap.guard("predicate", source, _SameMapping(dict(obj)))
     return Const(obj, source)
 

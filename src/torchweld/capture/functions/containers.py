@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import types
 from typing import Any
 
@@ -36,6 +37,7 @@ from torchweld.capture.values.base import (
     ViewValue,
     boolean,
     constant,
+    is_constant,
 )
 from torchweld.capture.wrap import complete, read_key
 
@@ -390,6 +392,21 @@ def _proxy_view(what: str) -> Any:
         METHODS[dict, what](cap, [box], {}, cont)
 
     return handler
+
+
+@klass(types.MappingProxyType)
+def make_proxy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """A proxy of a dict from outside, which the frame must not change then."""
+    box = _dict(args[0])
+    complete(cap, box)
+    plain = is_constant(cap.unwrap(box))
+    if plain and cap.top.code.filename == enum.__file__:  # the members of an enum stay the same
+        cap.deliver(Const(types.MappingProxyType(constant(box))), cont)
+        return
+    if type(box.real) not in (dict, collections.OrderedDict) or box.changed or not plain:
+        raise refuse("W107", "a mapping proxy of a dict that may change", cap.loc())
+    cap.shown.add(id(box.real))
+    cap.deliver(Const(types.MappingProxyType(box.real)), cont)  # type: ignore[type-var]
 
 
 for _what in ("keys", "values", "items"):

@@ -7,7 +7,7 @@ import builtins
 from torchweld.capture.attrs import get_attr
 from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.session import Capture
-from torchweld.capture.state import VFrame, raised, refuse
+from torchweld.capture.state import Raised, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import UNBOUND, CellValue, Const, Lazy, SuperValue, Value
 from torchweld.capture.wrap import IMMUTABLE
@@ -19,10 +19,22 @@ from torchweld.ir.source import Item
 def load_fast(cap: Capture, f: VFrame, i: Instr) -> None:
     value = f.locals.get(i.arg)
     if value is None:
-        raise raised(UnboundLocalError, f"cannot access local variable '{i.arg}'")
+        raise _unbound(i.arg)
     if isinstance(value, Lazy):
         value = f.locals[i.arg] = cap.force(value)
     f.stack.append(value)
+
+
+def _unbound(name: str) -> Raised:
+    return raised(UnboundLocalError, f"cannot access local variable '{name}' where it is not "
+                                     "associated with a value")  # fmt: skip
+
+
+def _empty_cell(f: VFrame, name: str) -> Raised:
+    if name in f.code.cellvars:
+        return _unbound(name)
+    return raised(NameError, f"cannot access free variable '{name}' where it is not associated "
+                             "with a value in enclosing scope")  # fmt: skip
 
 
 @opcode("STORE_FAST")
@@ -37,7 +49,7 @@ def store_fast(cap: Capture, f: VFrame, i: Instr) -> None:
 @opcode("DELETE_FAST")
 def delete_fast(cap: Capture, f: VFrame, i: Instr) -> None:
     if f.locals.pop(i.arg, None) is None:
-        raise raised(UnboundLocalError, f"cannot access local variable '{i.arg}'")
+        raise _unbound(i.arg)
 
 
 @opcode("LOAD_FAST_AND_CLEAR")
@@ -49,7 +61,7 @@ def load_fast_and_clear(cap: Capture, f: VFrame, i: Instr) -> None:
 def load_deref(cap: Capture, f: VFrame, i: Instr) -> None:
     cell = f.cells[i.arg]
     if cell.contents is None:
-        raise raised(NameError, f"cannot access free variable '{i.arg}'")
+        raise _empty_cell(f, i.arg)
     cell.contents = value = cap.force(cell.contents)
     cap.touched.append(cell)
     f.stack.append(value)
@@ -65,6 +77,8 @@ def store_deref(cap: Capture, f: VFrame, i: Instr) -> None:
 @opcode("DELETE_DEREF")
 def delete_deref(cap: Capture, f: VFrame, i: Instr) -> None:
     cell = f.cells[i.arg]
+    if cell.contents is None:
+        raise _empty_cell(f, i.arg)
     cell.contents = None
     cap.mark(cell)
 
