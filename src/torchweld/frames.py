@@ -43,8 +43,10 @@ from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
 from torchweld.capture.state import Stuck
 from torchweld.frame import hook
+from torchweld.frame.assemble import Unassemblable
 from torchweld.frame.hook import FrameView
 from torchweld.frame.program import Dispatcher, Entry, torch_init
+from torchweld.generators import is_suspendable, starter
 from torchweld.ir.graph import OWNED, SETTINGS, VAL
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
@@ -76,7 +78,7 @@ _CHANGES = 10
 # there was nothing to compile, which fullgraph does not mind
 _HARMLESS = ("W113",)
 # nothing can be compiled in front of these, or nothing behind them
-_WHOLE = ("W109", "W113", "W115", "W116")
+_WHOLE = ("W113", "W115", "W116")
 # how many places a broken frame is tried to be left at
 _ATTEMPTS = 6
 # after so many stretches without an operator in a row, the rest of a frame runs eagerly
@@ -168,6 +170,8 @@ def _declines(site: Site, of: Named, entries: Sequence[Entry],
 
 def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site,
                     entries: Sequence[Entry]) -> Entry:  # fmt: skip
+    if is_suspendable(fn):
+        return _generator_entry(fn, args, site)
     options, strict = site.options, config.current().mode == "strict"
     if len(entries) >= options.recompile_limit:
         _give_up(named(fn), site, entries, args)
@@ -178,6 +182,10 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
     try:
         with collection_paused():
             return _captured(cap, fn, args, site)
+    except Round:
+        entry = _stopped_before([cap.outside_stop], fn, args, site)
+        if entry is not None:
+            return entry
     except Unsupported as error:
         if isinstance(error, StateChanged) or (error.code == "W113" and site.code is not None):
             raise
@@ -212,9 +220,16 @@ def _broken(cap: Capture, error: Unsupported, fn: types.FunctionType, args: tupl
         return None
     if error.code == "W111" and not cap.builder.n_calls:
         return None  # there is nothing but the exception
-    stops, tried = [*cap.stops], set[int]()
+    stops = [*cap.stops]
     if isinstance(error, Stuck):
         stops.insert(0, error.born)
+    return _stopped_before(stops, fn, args, site)
+
+
+def _stopped_before(stops: list[int], fn: types.FunctionType, args: tuple[object, ...],
+                    site: Site) -> Entry | None:  # fmt: skip
+    """An entry that ends before one of these instructions, or before those that they lead to."""
+    tried = set[int]()
     while stops and len(tried) < _ATTEMPTS:
         stop = stops.pop(0)
         if stop < 1 or stop in tried:
@@ -248,9 +263,11 @@ def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], si
         if config.current().mode == "strict":
             raise
         raise InternalError(f"{type(error).__name__}: {error}") from error
-    if region.resume is not None and 0 < cap.outside_stop < cap.stop and (
+    if region.resume is not None and 0 < cap.outside_stop < (cap.stop or cap.steps) and (
             origin_of(region.resume.frames) in site.seen):  # fmt: skip
         raise Round
+    if cap.handed is not None and not region.operators and site.empty >= _EMPTY:
+        raise Unsupported("W113", f"{region.name} runs no tensor operation")
     entry = build_entry(region, fn, args, site)
     if wanted():
         runs = entry.info.compiled.text() if entry.info.compiled is not None else ""
@@ -363,15 +380,30 @@ def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> Non
                 site.late.add(guard.source)
 
 
+def _generator_entry(fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Entry:
+    """An entry that makes a generator, whose stretches are compiled when it is resumed."""
+    try:
+        begin = starter(fn, site, miss)
+    except Unassemblable as error:
+        _report(Refusal("W109", f"{fn.__qualname__}: {error}", named(fn).at), named(fn))
+        return eager_entry(fn, args, site, ())
+    return _plain_entry(fn, begin, args, ())
+
+
 # ---------------------------------------------------------------- eager code and what it calls
 def eager_entry(fn: types.FunctionType, args: tuple[object, ...], site: Site,
                 guards: Sequence[Guard], hooked: bool = True) -> Entry:  # fmt: skip
     """An entry that runs `fn` itself while these guards hold. hooked: see eager_call."""
+    return _plain_entry(fn, eager_call(fn, site, hooked), args, guards)
+
+
+def _plain_entry(fn: types.FunctionType, run: Callable[..., Any], args: tuple[object, ...],
+                 guards: Sequence[Guard]) -> Entry:  # fmt: skip
+    """An entry that gives its arguments to `run`, behind a first one."""
     names = fn.__code__.co_varnames
     flat = [Local.make(i, names[i]) for i in range(len(args))]
     builder = GuardBuilder(guards, flat, len(args))
     program = builder.build()
-    run = eager_call(fn, site, hooked)
     made = Entry(program, [], None, run, [builder.register(s) for s in flat])
     made.info = Made(tuple(guards), None)
     return made

@@ -5,6 +5,9 @@ Where a frame goes on depends on where it was broken only, so the rest after a b
 found again in every round. When the break was in a function that the compiled frame calls, the rest
 begins with the call of that function's rest, so that both become one graph.
 
+A generator ends a graph where it hands something out, and its rest waits for what is sent to it as
+a frame waits for the result of a call (generators.py drives it).
+
 Rests belong to the site of the function that was broken; what refers to them from compiled code
 does so weakly, so that all of it dies with the function.
 """
@@ -20,7 +23,7 @@ from typing import Any
 from torchweld.capture.suspend import GO_ON, PIECE
 from torchweld.frame.decode import decode
 from torchweld.frame.hook import run_hooked, set_skip
-from torchweld.frame.points import Piece, Point
+from torchweld.frame.points import Piece, Point, cell_names, looked_at
 from torchweld.frame.program import Dispatcher, Entry
 from torchweld.frame.resume import rejoin_code, resume_code
 from torchweld.frame.steps import step_piece, wait_piece
@@ -36,11 +39,11 @@ _UNHOOKED = frozenset(("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE"))
 
 
 class Next:
-    """What a rest gives back that was broken again: the break, and the state."""
+    """What a rest gives back that has not ended: the break or yield, and the state."""
 
     __slots__ = ("at", "states")
 
-    def __init__(self, at: Break, states: States) -> None:
+    def __init__(self, at: Break | Yield, states: Values) -> None:
         self.at = at
         self.states = states
 
@@ -52,6 +55,7 @@ def drive(at: Break, states: States) -> Any:
         out = rest(*values)
         if type(out) is not Next:
             return out
+        assert isinstance(out.at, Break)
         at, states = out.at, out.states
 
 
@@ -73,7 +77,7 @@ class Break:
         last = frames[-1]
         self._steps, fn = _pieces(last, step_piece)
         plain = decode(last.code).instrs[last.index].op in _UNHOOKED
-        self._step: Callable[..., Any] = fn if plain else functools.partial(_hooked, self._site, fn)
+        self._step: Callable[..., Any] = fn if plain else functools.partial(hooked, self._site, fn)
 
     def go_on(self, states: States) -> tuple[Callable[..., Any], Values]:
         """Run the instruction: the rest of the outermost frame, and what it is called with."""
@@ -115,7 +119,10 @@ class Break:
                (id(frames[-1].code), id(frames[-1].globals), point, "rest"))  # fmt: skip
         made = site.points.get(key) if site is not None else None
         if made is None:
-            made = self._compiled(frames, point, site)
+            fns = [function(rejoin_code(decode(f.code), point_of(f)), f) for f in frames[:-1]]
+            fns.append(function(resume_code(decode(frames[-1].code), point), frames[-1]))
+            made = dispatcher(fns, frames, site, self._miss, self._empty,
+                              self._seen | {origin_of(self._frames)})  # fmt: skip
             if site is not None:
                 made = site.points.setdefault(key, made)
         if site is None:  # everything was forgotten while the frame ran
@@ -124,18 +131,69 @@ class Break:
             self._rests[level, which] = weakref.ref(made)
         return made
 
-    def _compiled(self, frames: tuple[Suspended, ...], point: Point, site: Site | None) -> Any:
-        """The dispatcher of a rest. callees: the rests of inner frames, innermost first."""
-        fns = [function(rejoin_code(decode(f.code), point_of(f)), f) for f in frames[:-1]]
-        fns.append(function(resume_code(decode(frames[-1].code), point), frames[-1]))
-        ask = self._miss if site is not None else _eagerly
-        inner = None if site is None else Site(
-            site.options, inner=site.inner, owner=self._site, empty=self._empty,
-            seen=self._seen | {origin_of(self._frames)})  # fmt: skip
-        made: Any = Dispatcher(fns[0], functools.partial(ask, site=inner))
-        made.callees = tuple(reversed(fns[1:]))
-        made.frames = frames  # what the key is about lives as long
+
+def dispatcher(fns: Sequence[types.FunctionType], frames: tuple[Suspended, ...],
+               site: Site | None, miss: Miss, empty: int,
+               seen: frozenset[object]) -> Any:  # fmt: skip
+    """The dispatcher of a rest. callees: the rests of inner frames, innermost first."""
+    inner = None if site is None else Site(
+        site.options, inner=site.inner, owner=weakref.ref(site), empty=empty, seen=seen)
+    ask = miss if site is not None else _eagerly
+    made: Any = Dispatcher(fns[0], functools.partial(ask, site=inner))
+    made.callees = tuple(reversed(fns[1:]))
+    made.frames = frames  # what the key is about lives as long
+    return made
+
+
+class Yield:
+    """A place where a generator is suspended, and the rest that follows it.
+
+    how: see `ir.region.Resume.hands`.
+    """
+
+    __slots__ = ("_empty", "_frame", "_miss", "_rest", "_seen", "_site", "_throw", "how")
+
+    def __init__(self, frame: Suspended, how: str, site: Site, miss: Miss, empty: int,
+                 seen: frozenset[object]) -> None:  # fmt: skip
+        self._frame, self._miss, self._empty, self._seen = frame, miss, empty, seen
+        self.how, self._site = how, weakref.ref(site)
+        self._rest: Callable[[], Any] = _nothing
+        self._throw = function(rejoin_code(decode(frame.code), point_of(frame)), frame)
+
+    def sent(self, state: Values, value: Any) -> Any:
+        """What the rest gives back when it gets what it waits for."""
+        rest = self._rest()
+        if rest is None:
+            rest = self._make()
+        if self.how == "yield":
+            return rest(*state, _give, (value,))
+        at = len(state) - len(cell_names(decode(self._frame.code))) - 1  # what it delegated to
+        return rest(*state[:at], value, *state[at + 1 :])
+
+    def thrown(self, state: Values, error: BaseException) -> Any:
+        """The generator as it is when an exception is raised in it, not started."""
+        return self._throw(*state, _raise, (error,))
+
+    def _make(self) -> Any:
+        site, frame = self._site(), self._frame
+        key = (id(frame.code), id(frame.globals), point_of(frame), self.how)
+        made = site.points.get(key) if site is not None else None
+        if made is None:
+            made = dispatcher([self._function()], (frame,), site, self._miss, self._empty,
+                              self._seen | {origin_of((frame,))})  # fmt: skip
+            if site is not None:
+                made = site.points.setdefault(key, made)
+        self._rest = (lambda: made) if site is None else weakref.ref(made)
         return made
+
+    def _function(self) -> types.FunctionType:
+        frame, code = self._frame, decode(self._frame.code)
+        if self.how == "yield":
+            return self._throw
+        target = code.instrs[frame.index - 1].target  # of the SEND, to where it ends
+        assert target is not None
+        kept = frame.unbound & looked_at(code, target)
+        return function(resume_code(code, Point(target, kept, frame.holes)), frame)
 
 
 def origin_of(frames: Sequence[Suspended]) -> tuple[object, ...]:
@@ -164,7 +222,11 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def _hooked(site: weakref.ref[Site], fn: types.FunctionType, *values: Any) -> Any:
+def _give(value: Any) -> Any:
+    return value
+
+
+def hooked(site: weakref.ref[Site], fn: Callable[..., Any], *values: Any) -> Any:
     """Run a step; what it calls is compiled."""
     before = getattr(REGION, "site", None)
     REGION.site = site() or before
@@ -190,5 +252,8 @@ def names_of(region: Region, site: Site, miss: Miss) -> dict[str, Any]:
         return {}
     owner = site.owner() if site.owner is not None else None
     empty = 0 if region.operators else site.empty + 1
-    at = Break(region.resume.frames, owner or site, miss, empty, site.seen)
+    frames, hands = region.resume.frames, region.resume.hands
+    if hands:
+        return {PIECE: Yield(frames[0], hands, owner or site, miss, empty, site.seen), GO_ON: Next}
+    at = Break(frames, owner or site, miss, empty, site.seen)
     return {PIECE: at, GO_ON: drive if site.owner is None else Next}

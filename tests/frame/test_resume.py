@@ -181,3 +181,49 @@ def test_a_frame_cannot_be_entered_between_parts_of_one_instruction():
     for index in inside:
         with pytest.raises(Unassemblable):
             resume_code(code, Point(index))
+
+
+def counting(n):
+    """Handles what is thrown into it."""
+    total = n
+    for i in range(4):
+        try:
+            got = yield total + i
+        except KeyError as error:
+            got = error.args[0]
+        total += got
+    return total
+
+
+def rest_of_counting(total, i, call, args):
+    """`counting` as it is suspended in round `i`."""
+    code = decode(counting.__code__)
+    at = next(k for k, x in enumerate(code.instrs) if x.op == "YIELD_VALUE")
+    state = {"n": None, "total": total, "i": i}
+    left = iter(range(i + 1, 4))
+    point = Point(at, looked_at(code, at).difference(state))
+    made = function(rejoin_code(code, point), counting)
+    return made(*(state.get(name) for name in code.varnames), left, call, args)
+
+
+def test_the_rest_of_a_generator_is_a_generator():
+    rest = rest_of_counting(10, 0, lambda x: x, (5,))
+    assert isinstance(rest, types.GeneratorType)
+    assert [next(rest), rest.send(1), rest.send(2)] == [16, 18, 21]
+    with pytest.raises(StopIteration) as end:
+        rest.send(3)
+    assert end.value.value == 21
+
+
+def test_an_exception_is_raised_where_a_generator_is_suspended():
+    def fail(error):
+        raise error
+
+    rest = rest_of_counting(10, 1, fail, (KeyError(7),))
+    assert next(rest) == 19
+    rest = rest_of_counting(10, 1, fail, (ValueError("v"),))
+    with pytest.raises(ValueError, match="v") as caught:
+        next(rest)
+    lines = [entry.line for entry in traceback.extract_tb(caught.tb)]
+    assert "got = yield total + i" in lines
+    assert rest.gi_frame is None

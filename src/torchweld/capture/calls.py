@@ -366,12 +366,13 @@ def push_frame(cap: Capture, code: Code, globals_: dict[str, object], bound: dic
         if name not in frame.cells:
             frame.cells[name] = CellValue(None)
     if code.is_generator:
-        if code.flags & 0x280:  # coroutine or async generator
-            raise refuse("W109", f"{code.name} is a coroutine", cap.loc())
+        if code.flags & inspect.CO_ASYNC_GENERATOR:
+            raise refuse("W109", f"{code.name} is an asynchronous generator", cap.loc())
         frame.ip = next(i for i, x in enumerate(code.instrs) if x.op == "RETURN_GENERATOR") + 1
-        made = GeneratorValue(frame)
+        awaited = bool(code.flags & inspect.CO_COROUTINE)
+        made = GeneratorValue(frame, types.CoroutineType if awaited else types.GeneratorType)
         cap.note_birth(made, stops_of(cap))
-        if code.protected:
+        if code.protected or awaited:
             cap.kept.append(made)  # looked at when the captured frame returns
         cap.deliver(made, cont)
         return

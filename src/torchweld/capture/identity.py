@@ -16,6 +16,8 @@ _INTERNAL = frozenset((*torch.nn.Module().__dict__, "__dict__"))
 def same(cap: Capture, a: Value, b: Value) -> bool:
     """a is b. Two objects from outside that are not one now are guarded to stay two."""
     if isinstance(a, Const) and isinstance(b, Const):
+        if a.cls() is not b.cls():
+            return False
         if isinstance(a.obj, int | float | str | bytes | tuple | complex):
             return type(a.obj) is type(b.obj) and bool(a.obj == b.obj)
         return a.obj is b.obj

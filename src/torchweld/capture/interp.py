@@ -28,7 +28,7 @@ from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
 from torchweld.capture.slices import Slices
-from torchweld.capture.state import Raised, VFrame, refuse
+from torchweld.capture.state import Handed, Raised, VFrame, refuse
 from torchweld.capture.suspend import stops_of, suspend
 from torchweld.capture.tables import OPCODES, OpcodeHandler
 from torchweld.capture.values.base import (
@@ -43,7 +43,7 @@ from torchweld.capture.values.base import (
 from torchweld.capture.wrap import IMMUTABLE, wrap
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code, Instr
-from torchweld.frame.points import CALLEE, sets_up
+from torchweld.frame.points import CALLEE, is_rest, sets_up
 from torchweld.ir.region import Region
 from torchweld.ir.source import Attr, Item, Local, Source
 
@@ -79,7 +79,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     grad_mode, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     _guard_state(cap)
     code = decode(fn.__code__)
-    if code.is_generator:
+    if code.is_generator and not is_rest(code.raw):
         raise refuse("W109", f"{code.qualname} is a generator or coroutine")
     if any(getter() != absent for getter, absent in _TRANSFORMS.items()):
         why = "a torch function or dispatch mode, a functorch transform, forward-mode AD or a trace"
@@ -95,7 +95,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         if torch.is_inference_mode_enabled() != inference:
             raise left_in_inference(cap)
         modes = keep_modes(cap)
-        rest = suspend(cap) if cap.stop else None
+        rest = suspend(cap) if cap.stop or cap.handed is not None else None
         outputs, result, finish = residualize(cap, grad_mode, locals_, modes, rest)
         graph = _finish_graph(cap, outputs)
     finally:
@@ -226,6 +226,9 @@ def run(cap: Capture) -> None:
         except GraphBreak:
             cap.stops = stops_of(cap)
             raise
+        except Handed as handed:
+            cap.handed = handed
+            return
         except RecursionError:
             raise refuse("W116", "the interpreter's own stack is exhausted", cap.loc()) from None
     if cap.frames and not cap.stop:

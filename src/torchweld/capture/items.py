@@ -267,7 +267,7 @@ def list_of(cap: Capture, x: Value) -> list[Any]:
 # ------------------------------------------------------------------- iteration
 def get_iter(cap: Capture, x: Value, cont: Cont | None = None) -> None:
     """iter(x)."""
-    if isinstance(x, IteratorValue | GeneratorValue):
+    if isinstance(x, IteratorValue | GeneratorValue) and x.cls() is not types.CoroutineType:
         cap.deliver(x, cont)
         return
     hook = user_method(cap, x, "__iter__")

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchweld.capture.items import plain_iterator, sequence_iterator
 from torchweld.capture.session import Capture
-from torchweld.capture.state import refuse
+from torchweld.capture.state import Raised, raised, refuse
 from torchweld.capture.suspend import stops_of
 from torchweld.capture.values.base import (
     BoundValue,
@@ -103,22 +103,37 @@ def _enumerate(cap: Capture, state: tuple[Any, ...], reduced: Source) -> Step:
 
 def _zip(cap: Capture, state: tuple[Any, ...], reduced: Source) -> Step:
     """(zip, iterators) or, with strict=True, three items."""
-    if len(state) > 2:
-        raise refuse("W107", "a strict zip that has begun", cap.loc())
+    strict = len(state) > 2
     args = Item.make(reduced, 1, True)
     cap.guard("length", args, len(state[1]))
     inner = [_inner(cap, it, Item.make(args, i, True)) for i, it in enumerate(state[1])]
 
     def step() -> Value | None:
         row: list[Any] = []
-        for advance in inner:
+        for i, advance in enumerate(inner):
             item = advance()
             if item is None:
+                if strict:
+                    _check_ends(i, inner)
                 return None
             row.append(item)
         return TupleValue(row) if row else None
 
     return step
+
+
+def _check_ends(first: int, inner: list[Step]) -> None:
+    """A strict zip, one of whose iterators has ended. Errors: Raised(ValueError) if too early."""
+    if first:
+        raise _uneven(first, "shorter")
+    for i, advance in enumerate(inner[1:], 1):
+        if advance() is not None:
+            raise _uneven(i, "longer")
+
+
+def _uneven(i: int, how: str) -> Raised:
+    return raised(ValueError, f"zip() argument {i + 1} is {how} than "
+                              f"argument{' ' if i == 1 else 's 1-'}{i}")  # fmt: skip
 
 
 def _inner(cap: Capture, obj: Any, source: Source) -> Step:
@@ -133,7 +148,8 @@ _STEPS: dict[type, Callable[[Capture, tuple[Any, ...], Source], Step]] = {
         (type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter("")),
          type(iter({}.values())), type(iter({}.items()))), _over_items),
 }  # fmt: skip
-for _kind in (*_STEPS, map, filter, reversed, types.GeneratorType, type(reversed([]))):
+for _kind in (*_STEPS, map, filter, reversed, types.GeneratorType, types.CoroutineType,
+              type(reversed([]))):
     WRAPPERS.add(_kind, _iterator)
 
 

@@ -17,7 +17,7 @@ from torchweld.base.errors import GraphBreak, InternalError
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.late import LateNumbers
-from torchweld.capture.state import Cont, VFrame, refuse
+from torchweld.capture.state import Cont, Handed, VFrame, refuse
 from torchweld.capture.values.base import (
     BoundValue,
     CellValue,
@@ -138,6 +138,7 @@ class Capture:
     born: when a value was made that cannot leave the capture, by its id.
     is_rest: whether the frame is the rest of a broken one. in_block: and may be inside of a try or
     with block, or called from one.
+    handed: what a generator hands out where the capture ends.
     outside_stop: before the first instruction that advances an iterator from outside.
     modes: calls that set modes of torch, with the state before, in order.
     slices: calls that may be repeated (slices.py); None for a capture that repeats none. For their
@@ -177,6 +178,7 @@ class Capture:
         self.stop = stop
         self.stops: tuple[int, ...] = ()
         self.outside_stop = 0
+        self.handed: Handed | None = None
         self.is_rest = False
         self.in_block = False
         self.born: dict[int, tuple[object, int]] = {}

@@ -29,6 +29,15 @@ def raised(kind: type[BaseException], *args: object) -> Raised:
     return Raised(exc)
 
 
+class Handed(Exception):
+    """The generator that is captured hands a value out. how: see `ir.region.Resume.hands`."""
+
+    def __init__(self, how: str, value: Value) -> None:
+        super().__init__(how)
+        self.how = how
+        self.value = value
+
+
 class Unbound:
     """Marks a local without a value."""
 

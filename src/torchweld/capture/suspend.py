@@ -68,19 +68,22 @@ def stops_of(cap: Capture) -> tuple[int, ...]:
 def _is_real(frame: VFrame) -> bool:
     """Whether Python would have the same frame, waiting for nothing but results of calls."""
     plain = (frame.on_return, frame.on_raise, frame.on_yield, frame.names) == (None,) * 4
-    return plain and not frame.code.is_generator and not frame.code.filename.startswith(_OWN)
+    return plain and not frame.code.filename.startswith(_OWN)
 
 
 def suspend(cap: Capture) -> Rest:
-    """What is left of the frames at `cap.stop`. Errors: GraphBreak if they cannot go on."""
-    frames = cap.frames
+    """What is left of the frames at `cap.stop`, or where a generator hands something out.
+
+    Errors: GraphBreak if they cannot go on.
+    """
+    frames, handed = cap.frames, cap.handed
     guard_changed(cap)
     if not frames or not all(_is_real(f) for f in frames):
         raise refuse("W107", "the frame cannot be left here", cap.loc())
+    waits = [f is not frames[-1] or handed is not None for f in frames]
     try:
-        places = [_place_of(f, f is not frames[-1]) for f in frames]
-        handled = _handled(cap, places)
-        waits = [f is not frames[-1] for f in frames]
+        places = [_place_of(f, w) for f, w in zip(frames, waits, strict=True)]
+        handled = _handled(cap, places, waits)
         left = [_left(f, *p, w) for f, p, w in zip(frames, places, waits, strict=True)]
     except Unassemblable as error:
         raise refuse("W107", str(error), cap.loc()) from None
@@ -90,9 +93,10 @@ def suspend(cap: Capture) -> Rest:
         for frame, (code, index), exceptions in zip(frames, places, handled, strict=True):
             parts = _flat(frame, code, index, exceptions, expr)
             texts.append(f"({''.join(p + ', ' for p in parts)})")
-        return f"({''.join(t + ', ' for t in texts)})"
+        given = f"{expr(handed.value)}, " if handed is not None else ""
+        return f"({given}{''.join(t + ', ' for t in texts)})"
 
-    return Rest(Resume(tuple(left)), state)
+    return Rest(Resume(tuple(left), handed.how if handed is not None else ""), state)
 
 
 def _place_of(frame: VFrame, waits: bool) -> tuple[Code, int]:
@@ -124,15 +128,15 @@ def _left(frame: VFrame, code: Code, index: int, waits: bool) -> Suspended:
     return Suspended(code.raw, index, unbound, holes, frame.globals)
 
 
-def _handled(cap: Capture, places: list[tuple[Code, int]]) -> list[dict[int, Value]]:
+def _handled(cap: Capture, places: list[tuple[Code, int]],
+             waiting: list[bool]) -> list[dict[int, Value]]:  # fmt: skip
     """For each frame: slot of the stack -> the exception that is handled since it was pushed.
 
     Errors: Stuck if such an exception was raised in the capture: its traceback is not there.
     """
     found: list[dict[int, Value]] = []
     left = list(cap.handled)
-    for i, (code, index) in enumerate(places):
-        waits = i + 1 < len(places)
+    for waits, (code, index) in zip(waiting, places, strict=True):
         place = layout(code).places[index + waits]
         if place is None or len(place.handled) > len(left):
             raise Unassemblable("it is not known which exceptions are handled here")

@@ -31,6 +31,7 @@ from torchweld.capture.values.base import (
     InstanceValue,
     Lazy,
     ListValue,
+    Loose,
     Mutable,
     PartialValue,
     SetValue,
@@ -61,6 +62,9 @@ IDENTITY = (
 def wrap(cap: Capture, obj: object, source: Source) -> Value:
     """The Value of an object from outside. One object gives one Value, whatever its source."""
     kind = type(obj)
+    if kind is str and _is_passed(source):
+        cap.guard("type", source, str)
+        return Loose(obj, cap.guard, source, "equal")
     if kind in _BY_VALUE:
         cap.guard("equal", source, obj)
         return Const(obj, source)
@@ -77,6 +81,13 @@ def wrap(cap: Capture, obj: object, source: Source) -> Value:
 
 
 _BY_VALUE = frozenset(IMMUTABLE)
+
+
+def _is_passed(source: Source) -> bool:
+    """Whether a path leads to an argument, or to an item of one: many are only passed on."""
+    while type(source) is Item:
+        source = source.base
+    return type(source) is Local
 
 
 def _stable(obj: object) -> bool:

@@ -203,10 +203,12 @@ class Body:
 
 def rebuilt(code: CodeType, body: Body) -> CodeType:
     """The code object with another body, under the same name."""
-    stars = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    gone = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    if body.text[0] != dis.opmap["RETURN_GENERATOR"]:  # a piece of a generator is a function
+        gone |= inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     return code.replace(
         co_argcount=body.params, co_posonlyargcount=0, co_kwonlyargcount=0,
-        co_nlocals=len(body.locals), co_varnames=body.locals, co_flags=code.co_flags & ~stars,
+        co_nlocals=len(body.locals), co_varnames=body.locals, co_flags=code.co_flags & ~gone,
         co_code=body.text, co_linetable=body.lines,
         co_exceptiontable=exception_table(body.rows),
         co_consts=body.consts, co_stacksize=body.stack,

@@ -5,7 +5,8 @@ rejoin   the same for a frame that waits for a call: it begins with a call
 
 Both are made from the code object of the function, whose name and lines they keep: what sets the
 frame up is put in front of the function's own code. Their parameters are the flat state at the
-point (points.py).
+point (points.py). The rest of a generator or coroutine is one too; where it was suspended, it waits
+for what is sent as for the result of a call.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def resume_code(code: Code, point: Point) -> CodeType:
     """The function from a point on. Errors: Unassemblable."""
     place = place_at(code, point.index)
     names = Names(code, place.depth)
-    out = Writer(code, names, None)
+    out = Writer(code, names, None, rest=True)
     out.enter(code, point)
     _push_stack(out, place, point, place.depth)
     out.drop(names.stack)
@@ -42,7 +43,7 @@ def rejoin_code(code: Code, point: Point) -> CodeType:
     gone, and two parameters say what is called instead. Errors: Unassemblable."""
     at, place = point.index, place_at(code, point.index + 1)
     names = Names(code, place.depth - 1, CALLEE)
-    out = Writer(code, names, code.instrs[at].line)
+    out = Writer(code, names, code.instrs[at].line, rest=True)
     out.enter(code, point)
     _push_stack(out, place, point, place.depth - 1)
     out.drop(names.stack)

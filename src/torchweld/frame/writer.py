@@ -50,10 +50,14 @@ class Names:
 class Writer(Assembler):
     """An assembler that knows the frame's variables."""
 
-    def __init__(self, code: Code, names: Names, line: int | None) -> None:
+    def __init__(self, code: Code, names: Names, line: int | None, rest: bool = False) -> None:
+        """rest: the code goes on to the end of the function, which may be a generator."""
         super().__init__(line=line)
         self.names = names
         self.consts = [*code.raw.co_consts]
+        if rest and code.is_generator:
+            self.emit("RETURN_GENERATOR")
+            self.emit("POP_TOP")
         self.emit("RESUME")
 
     def load(self, name: str) -> None:

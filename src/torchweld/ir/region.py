@@ -44,9 +44,12 @@ class Resume:
     """Where a broken frame goes on, outermost frame first.
 
     The last frame runs the instruction that it is at, the others wait for a call.
+    hands: what a generator waits for, which is the only frame then: "yield" for what is sent to it,
+    "from" for the result of what it delegates to; else nothing.
     """
 
     frames: tuple[Suspended, ...]
+    hands: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -406,7 +406,7 @@ def make_proxy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> N
     if type(box.real) not in (dict, collections.OrderedDict) or box.changed or not plain:
         raise refuse("W107", "a mapping proxy of a dict that may change", cap.loc())
     cap.shown.add(id(box.real))
-    cap.deliver(Const(types.MappingProxyType(box.real)), cont)  # type: ignore[type-var]
+    cap.deliver(Const(types.MappingProxyType(box.real)), cont)  # type: ignore[arg-type]
 
 
 for _what in ("keys", "values", "items"):

@@ -101,7 +101,7 @@ def reversed_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     cap.call(Const(polyfills.reversed_), [x], {}, cont)
 
 
-@method(types.GeneratorType, "send")
+@method((types.GeneratorType, types.CoroutineType), "send")
 def generator_send(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     gen = args[0]
     assert isinstance(gen, GeneratorValue)
@@ -114,7 +114,7 @@ def new_exception(kind: type[BaseException]) -> InstanceValue:
     return exc
 
 
-@method(types.GeneratorType, "close")
+@method((types.GeneratorType, types.CoroutineType), "close")
 def generator_close(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     gen = args[0]
     assert isinstance(gen, GeneratorValue)
@@ -162,7 +162,7 @@ def _ask_first(gen: GeneratorValue, on_raise: Callable[[Value], bool]) -> None:
     gen.frame.on_raise = both
 
 
-@method(types.GeneratorType, "throw")
+@method((types.GeneratorType, types.CoroutineType), "throw")
 def generator_throw(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     gen, given = args[0], args[1]
     assert isinstance(gen, GeneratorValue)

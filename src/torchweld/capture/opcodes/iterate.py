@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import types
+
+from torchweld.base.errors import GraphBreak
 from torchweld.capture.attrs import get_attr
 from torchweld.capture.items import get_iter, next_value, resume
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Raised, VFrame, raised, refuse
+from torchweld.capture.state import Handed, Raised, Stuck, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import Const, GeneratorValue, Value
 from torchweld.frame.instr import Instr
@@ -28,20 +31,48 @@ def for_iter(cap: Capture, f: VFrame, i: Instr) -> None:
 
 @opcode("RETURN_GENERATOR")
 def return_generator(cap: Capture, f: VFrame, i: Instr) -> None:
-    raise refuse("W109", f"{f.code.name} is a generator", cap.loc())
+    """Here the rest of a generator begins, which is run up to where it is suspended."""
+    f.stack.append(Const(None))
 
 
 @opcode("YIELD_VALUE")
 def yield_value(cap: Capture, f: VFrame, i: Instr) -> None:
     value = f.stack.pop()
+    if f.on_yield is None:
+        raise Handed("yield", value)
     cap.frames.pop()
-    assert f.on_yield is not None
     f.on_yield(value)
+
+
+@opcode("ASYNC_GEN_WRAP")
+def async_gen_wrap(cap: Capture, f: VFrame, i: Instr) -> None:
+    """Who drives the generator does it."""
+    if f.on_yield is not None:
+        raise refuse("W109", f"{f.code.name} is an asynchronous generator", cap.loc())
 
 
 @opcode("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(cap: Capture, f: VFrame, i: Instr) -> None:
     get_iter(cap, f.stack.pop())
+
+
+@opcode("GET_AWAITABLE")
+def get_awaitable(cap: Capture, f: VFrame, i: Instr) -> None:
+    """A coroutine that the frame made is its own iterator."""
+    x = f.stack[-1]
+    if not isinstance(x, GeneratorValue) or x.kind is not types.CoroutineType:
+        raise _while_inlined(cap, f, f"await of a {x.cls().__name__}")
+
+
+def _while_inlined(cap: Capture, f: VFrame, why: str) -> GraphBreak:
+    """A refusal; in a generator or coroutine that the frame made, which cannot be suspended by
+    others, the capture is better off without it."""
+    outer = next((x for x in cap.frames if x.on_yield is not None), None)
+    if outer is None:
+        return refuse("W107", why, cap.loc())
+    born = next((at for made, at in cap.born.values()
+                 if isinstance(made, GeneratorValue) and made.frame is outer), 0)  # fmt: skip
+    return Stuck("W107", why, cap.loc(), born)
 
 
 @opcode("SEND")
@@ -58,10 +89,15 @@ def send(cap: Capture, f: VFrame, i: Instr) -> None:
 
     if isinstance(it, GeneratorValue):
         resume(cap, it, sent, f.push, finished)
-    elif isinstance(sent, Const) and sent.obj is None:
+    elif f.on_yield is None and it.source is not None and (
+            isinstance(sent, Const) and sent.obj is None):  # fmt: skip
+        f.ip += 1  # as if it were suspended in the YIELD_VALUE that follows
+        raise Handed("from", it)
+    elif isinstance(sent, Const) and sent.obj is None and (
+            it.source is None or f.on_yield is None):  # fmt: skip
         next_value(cap, it, f.push, lambda: finished(Const(None)))
     else:
-        raise refuse("W107", f"send to {it.cls().__name__} by yield from", cap.loc())
+        raise _while_inlined(cap, f, f"send to {it.cls().__name__} by yield from")
 
 
 @opcode("CLEANUP_THROW")

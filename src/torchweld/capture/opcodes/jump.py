@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 from torchweld.capture.identity import guard_changed
 from torchweld.capture.items import has_open_block
 from torchweld.capture.ops import truth
@@ -37,7 +39,7 @@ def pop_jump_if_false(cap: Capture, f: VFrame, i: Instr) -> None:
 
 
 def _is_none(x: Value) -> bool:
-    return isinstance(x, Const) and x.obj is None
+    return isinstance(x, Const) and x.cls() is types.NoneType
 
 
 @opcode("POP_JUMP_IF_NONE")
@@ -59,7 +61,11 @@ def _leave(cap: Capture, value: Value) -> None:
     where it waits, and what its handlers do is captured like everything else.
     """
     for made in cap.kept:
-        if isinstance(made, GeneratorValue) and has_open_block(made):
+        if not isinstance(made, GeneratorValue) or made.finished:
+            continue
+        if made.kind is types.CoroutineType:
+            raise refuse("W109", f"the coroutine {made.frame.code.name} is not awaited", cap.loc())
+        if has_open_block(made):
             _close(cap, made, value)
     guard_changed(cap)
     cap.result = value

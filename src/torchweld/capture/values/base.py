@@ -53,16 +53,18 @@ class Const(Value):
 class Loose(Const):
     """An object from outside that is guarded by its type only.
 
-    Reading `obj` guards which object it is; `real` is for those who guard what they use of it.
+    Reading `obj` guards which object it is, or with `how="equal"` what it is equal to; `real` is
+    for those who guard what they use of it.
     """
 
-    __slots__ = ("fixed", "guard", "real")
+    __slots__ = ("fixed", "guard", "how", "real")
 
     def __init__(self, real: object, guard: Callable[[str, Source, object], None],
-                 source: Source) -> None:  # fmt: skip
+                 source: Source, how: str = "is") -> None:  # fmt: skip
         Value.__init__(self, source)
         self.real = real
         self.guard = guard
+        self.how = how
         self.fixed = False
 
     @property
@@ -70,7 +72,7 @@ class Loose(Const):
         if not self.fixed:
             self.fixed = True
             assert self.source is not None
-            self.guard("is", self.source, self.real)
+            self.guard(self.how, self.source, self.real)
         return self.real
 
     def cls(self) -> type:
@@ -491,18 +493,19 @@ class IteratorValue(Mutable):
 
 
 class GeneratorValue(Value):
-    """A suspended virtual frame."""
+    """A suspended virtual frame: of a generator or a coroutine."""
 
-    __slots__ = ("finished", "frame", "running")
+    __slots__ = ("finished", "frame", "kind", "running")
 
-    def __init__(self, frame: Any) -> None:
+    def __init__(self, frame: Any, kind: type = types.GeneratorType) -> None:
         super().__init__(None)
         self.frame = frame
+        self.kind = kind
         self.finished = False
         self.running = False
 
     def cls(self) -> type:
-        return types.GeneratorType
+        return self.kind
 
 
 _DICTS = (dict, collections.OrderedDict)

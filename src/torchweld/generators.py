@@ -1,0 +1,216 @@
+"""Generators, coroutines and asynchronous generators: what drives a compiled one.
+
+The stretch from one place where it is suspended to the next is captured like a function; what it
+hands out, and what is sent to it, passes through a generator of this module. An exception that is
+thrown into it goes to the rest of the real one, which runs eagerly from there on; so does the rest
+after a stretch that cannot be captured. What that calls is compiled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import weakref
+from collections.abc import AsyncGenerator, Callable, Generator
+from typing import Any
+
+from torchweld.frame.decode import decode
+from torchweld.frame.points import Point, cell_names, is_rest, looked_at
+from torchweld.frame.resume import resume_code
+from torchweld.ir.region import Suspended
+from torchweld.rests import Miss, Next, Values, Yield, dispatcher, function, hooked
+from torchweld.sites import Site
+
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+# what a real generator tells of itself
+_CODES = {types.GeneratorType: "gi_code", types.CoroutineType: "cr_code",
+          types.AsyncGeneratorType: "ag_code"}  # fmt: skip
+# why a generator stands still: besides what `Resume.hands` says, it is a real one or has ended
+_REAL, _ENDED = "real", "ended"
+_Moved = tuple[str, Any]
+
+
+def is_suspendable(fn: types.FunctionType) -> bool:
+    """Whether a call of the function gives a generator or coroutine, and none that has begun."""
+    return bool(fn.__code__.co_flags & _SUSPENDABLE) and not is_rest(fn.__code__)
+
+
+def starter(fn: types.FunctionType, site: Site, miss: Miss) -> Callable[..., Any]:
+    """Makes a generator out of flat arguments behind a first one that is ignored.
+
+    Errors: Unassemblable.
+    """
+    code = decode(fn.__code__)
+    begins = next(i for i, x in enumerate(code.instrs) if x.op == "RETURN_GENERATOR") + 2
+    looked = looked_at(code, begins)
+    unbound = frozenset(n for n in code.varnames if n in looked and n not in code.params)
+    point = Point(begins, unbound - set(code.cellvars))
+    frame = Suspended(fn.__code__, begins, point.unbound, point.holes, fn.__globals__)
+    key = (id(frame.code), id(frame.globals), point, "start")
+    site.points[key] = start = dispatcher(
+        [function(resume_code(code, point), frame)], (frame,), site, miss, 0, frozenset())
+    found, site_of = weakref.ref(start), weakref.ref(site)
+    cells = fn.__closure__ or ()
+    drive = next(d for flag, d in _DRIVERS.items() if fn.__code__.co_flags & flag)
+
+    def begin(outs: object, *flat: Any) -> Any:
+        given = dict(zip(code.params, flat, strict=True))
+        own = (types.CellType(given[n]) if n in given else types.CellType() for n in code.cellvars)
+        values = (*(None if n in code.cellvars else given.get(n) for n in code.varnames),
+                  *own, *cells)  # fmt: skip
+        made = drive(_Run(found() or start_again, values, site_of))
+        made.__name__, made.__qualname__ = fn.__name__, fn.__qualname__
+        return made
+
+    start_again = function(resume_code(code, point), frame)
+    assert len(cell_names(code)) == len(code.cellvars) + len(cells)
+    return begin
+
+
+class _Run:
+    """One call of a generator function: where it is suspended, and with what state."""
+
+    __slots__ = ("at", "site", "start", "state")
+
+    def __init__(self, start: Callable[..., Any], values: Values,
+                 site: weakref.ref[Site]) -> None:  # fmt: skip
+        self.start: Callable[..., Any] | None = start
+        self.state, self.site = values, site
+        self.at: Yield | None = None
+
+    def begin(self) -> _Moved:
+        start, values = self.start, self.state
+        self.start, self.state = None, ()
+        assert start is not None
+        return self._moved(start(*values))
+
+    def send(self, value: Any) -> _Moved:
+        state, self.state = self.state, ()
+        assert self.at is not None
+        return self._moved(self.at.sent(state, value))
+
+    def throw(self, error: BaseException) -> _Moved:
+        state, self.state = self.state, ()
+        assert self.at is not None
+        return _REAL, self.at.thrown(state, error)
+
+    def _moved(self, out: Any) -> _Moved:
+        """Go on to where the generator is suspended next."""
+        while type(out) is Next:
+            if isinstance(out.at, Yield):
+                self.at = out.at
+                value, self.state = out.states
+                return out.at.how, value
+            rest, values = out.at.go_on(out.states)
+            out = rest(*values)
+        code = getattr(out, _CODES.get(type(out), ""), None)
+        return (_REAL if code is not None and is_rest(code) else _ENDED), out
+
+    def resumed(self, resume: Callable[[Any], Any], value: Any) -> Any:
+        """Resume a real generator; what it calls is compiled."""
+        site = self.site()
+        if site is None or site.options.fullgraph:
+            return resume(value)
+        return hooked(self.site, resume, value)
+
+
+def _generator(run: _Run) -> Generator[Any, Any, Any]:
+    how, value = run.begin()
+    while how != _ENDED:
+        error: BaseException | None = None
+        got = None
+        try:
+            if how == _REAL:
+                return (yield from _real(run, value))
+            got = (yield value) if how == "yield" else (yield from value)
+        except BaseException as thrown:
+            if how == _REAL:
+                raise
+            error = thrown
+        how, value = run.send(got) if error is None else run.throw(_let_go(error))
+    return value
+
+
+async def _coroutine(run: _Run) -> Any:
+    how, value = run.begin()
+    while how != _ENDED:
+        error: BaseException | None = None
+        got = None
+        try:
+            if how == _REAL:
+                return await _Awaited(_real(run, value))
+            got = await _Awaited(value)
+        except BaseException as thrown:
+            if how == _REAL:
+                raise
+            error = thrown
+        how, value = run.send(got) if error is None else run.throw(_let_go(error))
+    return value
+
+
+async def _asynchronous(run: _Run) -> AsyncGenerator[Any, Any]:
+    how, value = run.begin()
+    while how != _ENDED:
+        if how == _REAL:
+            break
+        error: BaseException | None = None
+        got = None
+        try:
+            got = (yield value) if how == "yield" else (await _Awaited(value))
+        except BaseException as thrown:
+            error = thrown
+        how, value = run.send(got) if error is None else run.throw(_let_go(error))
+    if how == _ENDED:
+        return
+    resume, given = value.asend, None
+    while True:
+        try:
+            item = await _Awaited(_real(run, resume(given)))
+        except StopAsyncIteration:
+            return
+        try:
+            resume, given = value.asend, (yield item)
+        except BaseException as thrown:
+            resume, given = value.athrow, _let_go(thrown)
+
+
+_DRIVERS: dict[int, Callable[[_Run], Any]] = {
+    inspect.CO_ASYNC_GENERATOR: _asynchronous, inspect.CO_COROUTINE: _coroutine,
+    inspect.CO_GENERATOR: _generator,
+}  # fmt: skip
+
+
+def _let_go(error: BaseException) -> BaseException:
+    """An exception without the frames of this module."""
+    tb = error.__traceback__
+    return error.with_traceback(tb.tb_next if tb is not None else None)
+
+
+class _Awaited:
+    """An awaitable that is one certain iterator or coroutine."""
+
+    __slots__ = ("_it",)
+
+    def __init__(self, it: Any) -> None:
+        self._it = it
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        it = self._it
+        return it.__await__() if isinstance(it, types.CoroutineType) else it
+
+
+def _real(run: _Run, gen: Any) -> Generator[Any, Any, Any]:
+    """`yield from gen`, of which every resumption is a hooked region."""
+    resume, given = gen.send, None
+    while True:
+        try:
+            value = run.resumed(resume, given)
+        except StopIteration as end:
+            return end.value
+        try:
+            resume, given = gen.send, (yield value)
+        except GeneratorExit:
+            gen.close()
+            raise
+        except BaseException as thrown:
+            resume, given = gen.throw, thrown
