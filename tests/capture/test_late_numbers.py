@@ -10,6 +10,7 @@ from guard_twin import calls, graphs, same
 from torch import nn
 
 import torchweld
+from torchweld.base import events
 
 X = torch.ones(4, 3)
 
@@ -107,7 +108,8 @@ def test_arithmetic_that_raises():
 
 
 def test_power_whose_type_changes():
-    calls(lambda x, n: (x + 1, n**-1 if n > 100 else 2**n), *((X, n) for n in (1, 2, 3)), made=3)
+    calls(lambda x, n: (x + 1, n**-1 if n > 100 else 2**n), *((X, n) for n in (1, 2, 3)), made=2)
+    calls(lambda x, n: (x + 1, 2**n), *((X, n) for n in (1, 2, -1, -2, 3)), made=2)
 
 
 def test_type_of_a_late_number_is_guarded():
@@ -192,3 +194,95 @@ def test_a_number_that_stays_the_same_is_a_constant():
     text = str([g.text() for e in compiled.entries for g in e.info.guards])
     assert "equal         k  3" in text
     assert graphs() == 2
+
+
+class Window:
+    """As sliding caches count: what was seen, and how it compares with a size."""
+
+    def __init__(self, size):
+        self.seen, self.size = 0, size
+
+
+def step(window, x):
+    full = window.seen >= window.size
+    offset = max(window.seen - window.size + 1, 0)
+    window.seen += 1
+    if full:
+        return x * 2 + offset
+    return x + offset if window.seen + 1 < 3 else x - 1
+
+
+def test_a_comparison_recompiles_when_its_outcome_changes():
+    torchweld.reset()
+    eager, other = Window(10), Window(10)
+    compiled = torchweld.compile(step, backend="eager")
+    for _ in range(20):
+        same(compiled(other, X), step(eager, X))
+        assert other.seen == eager.seen
+    assert graphs() == 4  # seen is 0; 1 and late from here on; from 2; from 10
+
+
+def test_the_outcome_of_a_comparison_is_named_in_the_reason():
+    torchweld.reset()
+    window = Window(3)
+    compiled = torchweld.compile(step, backend="eager")
+    events.clear()
+    for _ in range(6):
+        compiled(window, X)
+    assert any("not (x >= 3) was true of" in e.text for e in events.recent("recompiles"))
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_the_truth_of_a_number_is_a_comparison(first):
+    def f(x, n):
+        return x * 2 if n else x - 1
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    for n in (first, 1, 2, 3, 0, 4, 0, 5):
+        same(compiled(X, n), f(X, n))
+    assert graphs() <= 3
+
+
+def test_two_numbers_that_are_compared_with_each_other_are_guarded_by_value():
+    def f(x, a, b):
+        return x + 1 if a < b else x - 1
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    for a, b in ((1, 2), (2, 3), (3, 2), (4, 9), (9, 4)):
+        same(compiled(X, a, b), f(X, a, b))
+
+
+def test_none_tests_do_not_fix_a_number():
+    def f(x, scale):
+        return x if scale is None else x * scale
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    for scale in (0.5, 1.5, 2.5, 3.5, None, 4.5):
+        same(compiled(X, scale), f(X, scale))
+    assert graphs() <= 3
+
+
+def test_strings_that_are_passed_on_are_not_guarded_by_value():
+    def f(x, name):
+        return x * 2, {"name": name}
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, fullgraph=True, backend="eager")
+    for name in "abcdefghijkl":
+        y, found = compiled(X, name)
+        assert found == {"name": name}
+    assert graphs() == 1
+
+
+def test_strings_that_decide_are_guarded_by_value():
+    def f(x, name):
+        return x * 2 if name == "a" else x + len(name)
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, fullgraph=True, backend="eager")
+    for name in ("a", "b", "a", "bc", "b"):
+        same(compiled(X, name), f(X, name))
+    assert graphs() == 3

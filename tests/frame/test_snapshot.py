@@ -379,6 +379,19 @@ def hits(entry, x):
     return dispatcher(x)
 
 
+def test_many_predicates_are_all_asked():
+    """More of them than of all other steps; their list was cut to the length of the others."""
+    for n in (1, 5, 50, 500):
+        builder = Builder(1)
+        x = builder.arg(0)
+        for i in range(n):
+            builder.check(Op.PREDICATE, x, functools.partial(int.__ne__, i))
+        program = builder.build()
+        settled(program, (-1,))
+        assert program.check((n,))
+        assert not any(program.check((i,)) for i in range(n))
+
+
 def test_predicates_are_asked_at_every_call():
     asked = []
     program = watching(lambda b, x: b.check(Op.PREDICATE, x, lambda v: asked.append(v) or v > 0))

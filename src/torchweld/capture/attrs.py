@@ -314,7 +314,7 @@ def _function_attr(cap: Capture, obj: Const, real: types.FunctionType, name: str
         cap.deliver(BoundValue(Const(types.FunctionType.__get__), obj), cont)
         return
     source = obj.source or cap.pin(real)
-    if name == "__wrapped__" or name in real.__dict__:
+    if name in real.__dict__:
         own = Item.make(InstanceDict.make(source), name, False)
         cap.deliver(cap.wrap(real.__dict__[name], own),
                     cont)  # fmt: skip
@@ -324,6 +324,7 @@ def _function_attr(cap: Capture, obj: Const, real: types.FunctionType, name: str
         cap.deliver(cap.wrap(getattr(real, name), Attr.make(source, name)), cont)
         return
     if not hasattr(real, name):
+        cap.guard("lacks_key", InstanceDict.make(source), name)
         raise raised(AttributeError, f"'function' object has no attribute '{name}'")
     raise refuse("W107", f"attribute {name} of a function", cap.loc())
 

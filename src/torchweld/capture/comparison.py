@@ -144,6 +144,10 @@ def _not_ordered(symbol: str, a: Value, b: Value) -> None:
 
 def plain_compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None) -> None:
     """A comparison that runs no user code, element by element for containers."""
+    late = cap.late.decide(symbol, a, b)
+    if late is not None:
+        cap.deliver(boolean(late), cont)
+        return
     if symbol in ("==", "!="):
         _plain_equal(cap, symbol, a, b, cont)
         return
@@ -217,7 +221,8 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
         case (ListValue(items=left), ListValue(items=right)) | (
             TupleValue(items=left), TupleValue(items=right)):  # fmt: skip
             return len(left) == len(right) and all(
-                equal(cap, cap.force(x), cap.force(y)) for x, y in zip(left, right, strict=True)
+                _same_or_equal(cap, cap.force(x), cap.force(y))
+                for x, y in zip(left, right, strict=True)
             )
         case (DictValue(), DictValue()):
             complete(cap, a)
@@ -225,7 +230,8 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
             if a.kind is b.kind is collections.OrderedDict and list(a.items) != list(b.items):
                 return False
             return a.items.keys() == b.items.keys() and all(
-                equal(cap, cap.force(v), cap.force(b.items[k])) for k, v in a.items.items()
+                _same_or_equal(cap, cap.force(v), cap.force(b.items[k]))
+                for k, v in a.items.items()
             )
         case (SetValue() | ViewValue(), SetValue() | ViewValue()):
             return set(keys_of(cap, a)) == set(keys_of(cap, b))
@@ -238,6 +244,12 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
     except NotConstant:
         guard_distinct(cap, a, b)
         return False
+
+
+def _same_or_equal(cap: Capture, a: Value, b: Value) -> bool:
+    """How containers compare their items: an object is equal to itself, NaN too."""
+    is_one = isinstance(a, Const) and isinstance(b, Const) and a.obj is b.obj
+    return a is b or is_one or equal(cap, a, b)
 
 
 def contains(cap: Capture, container: Value, item: Value, cont: Callable[[bool], None]) -> None:

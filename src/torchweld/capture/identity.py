@@ -19,7 +19,7 @@ def same(cap: Capture, a: Value, b: Value) -> bool:
         if a.cls() is not b.cls():
             return False
         if isinstance(a.obj, int | float | str | bytes | tuple | complex):
-            return type(a.obj) is type(b.obj) and bool(a.obj == b.obj)
+            return a is b or bool(a.obj == b.obj)
         return a.obj is b.obj
     if a is not b:
         guard_distinct(cap, a, b)

@@ -1,9 +1,9 @@
 """Numbers from outside that changed between two calls: read when the compiled code runs.
 
 Such a number is guarded by its type only. Arithmetic between such numbers is recorded, and computed
-at the start of the call; if that raises, the frame runs eagerly. Whatever else asks for the value
-(a branch, a size, an operator that is not in the table below) fixes it: the number is guarded by
-value after all.
+at the start of the call; if that raises, the frame runs eagerly. Of a comparison the outcome is guarded.
+Whatever else asks for the value (a size, an operator that is not in the table below) fixes it: the
+number is guarded by value after all.
 """
 
 from __future__ import annotations
@@ -108,6 +108,21 @@ class LateNumbers:
             return None
         return next((self._compute(f, args) for f in _PURE if fn.obj is f), None)
 
+    def decide(self, symbol: str, a: Value, b: Value) -> bool | None:
+        """a <symbol> b for numbers one of which is late: guarded to stay as it is. None if this is
+        no such comparison, or one that depends on two late numbers."""
+        parts, late = (a, b), [x for x in (a, b) if isinstance(x, LateNumber) and not x.fixed]
+        if not late or not all(isinstance(x, LateNumber) or _is_number(x) for x in parts):
+            return None
+        sources: set[Source] = set()
+        tree = (_COMPARE[symbol], tuple(_tree(x, sources) for x in parts))
+        if len(sources) != 1:
+            return None
+        (source,) = sources
+        answer = bool(_value(tree, self.leaves[source].now))
+        self.guard("predicate", source, Decided(tree, answer))
+        return answer
+
     def _compute(self, fn: Callable[..., Any], args: list[Value]) -> LateNumber | None:
         if not any(isinstance(a, LateNumber) and not a.fixed for a in args):
             return None
@@ -123,6 +138,66 @@ class LateNumbers:
         made = LateNumber(now, self.guard, None, fn, tuple(args))
         self.computed.append(made)
         return made
+
+
+_COMPARE: dict[str, Callable[..., Any]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
+    "!=": operator.ne,
+}  # fmt: skip
+_LEAF = "late"
+
+
+def _tree(x: Value, sources: set[Source]) -> Any:
+    """How a number is made of late ones, as nested tuples."""
+    if not isinstance(x, LateNumber) or x.fixed:
+        return x.obj  # type: ignore[attr-defined]
+    if x.source is not None:
+        sources.add(x.source)
+        return _LEAF
+    return x.fn, tuple(_tree(a, sources) for a in x.args)
+
+
+def _value(tree: Any, leaf: float) -> Any:
+    if isinstance(tree, tuple):
+        fn, args = tree
+        return fn(*(_value(a, leaf) for a in args))
+    return leaf if tree is _LEAF else tree
+
+
+def _words(tree: Any) -> str:
+    if not isinstance(tree, tuple):
+        return "x" if tree is _LEAF else repr(tree)
+    fn, args = tree
+    symbol = next((s for s, f in (*_COMPARE.items(), *_INFIX.items()) if f is fn), None)
+    if symbol is None:
+        return f"{fn.__name__}({', '.join(map(_words, args))})"
+    return f"({f' {symbol} '.join(map(_words, args))})"
+
+
+class Decided:
+    """Answers whether a comparison of a number has the outcome that the capture relied on."""
+
+    __slots__ = ("answer", "tree")
+
+    def __init__(self, tree: Any, answer: bool) -> None:
+        self.tree = tree
+        self.answer = answer
+
+    def __call__(self, number: float) -> bool:
+        try:
+            return bool(_value(self.tree, number)) is self.answer
+        except Exception:
+            return False
+
+    def __repr__(self) -> str:
+        return _words(self.tree) if self.answer else f"not {_words(self.tree)}"
+
+    def __hash__(self) -> int:
+        return hash(self.tree)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decided) and (
+            (other.tree, other.answer) == (self.tree, self.answer))  # fmt: skip
 
 
 def _is_number(x: Value) -> bool:

@@ -115,6 +115,9 @@ def truth(cap: Capture, x: Value, cont: Callable[[bool], None]) -> None:
 
 def plain_truth(cap: Capture, x: Value) -> bool:
     """bool(x) where no user code runs."""
+    late = cap.late.decide("!=", x, Const(0))
+    if late is not None:
+        return late
     match x:
         case Const():
             if type(x.obj).__flags__ & _HEAP_TYPE or hasattr(x.obj, "__len__"):

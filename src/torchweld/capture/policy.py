@@ -36,6 +36,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
     is_constant,
+    next_age,
 )
 from torchweld.capture.wrap import IMMUTABLE, need_frozen
 from torchweld.frame.points import is_rest
@@ -189,9 +190,29 @@ def _cached(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
             raise refuse("W103", f"cached {_name(inner)} of an object", cap.loc())
         if not all(is_constant(cap.unwrap(a)) or a.source for a in (*args, *kwargs.values())):
             raise refuse("W103", f"cached {_name(inner)} of an object made in the frame", cap.loc())
-        cap.call(Const(inner), args, kwargs, lambda made: _cached_result(cap, inner, made, cont))
+        _call_cached(cap, inner, args, kwargs, cont)
     else:
         _refuse(cap, fn, args, kwargs, cont)
+
+
+def _call_cached(cap: Capture, fn: types.FunctionType, args: list[Value],
+                 kwargs: dict[str, Value], cont: Cont | None) -> None:  # fmt: skip
+    """Interpret a function that eager may not run: it must change nothing."""
+    before, age = (len(cap.effects), dict(cap.globals_written)), next_age()
+    cap.pure.append(age)
+
+    def done(made: Value) -> None:
+        cap.pure.pop()
+        outside = any(c.source is not None and c.age > age for c in cap.changed)
+        if outside or (len(cap.effects), cap.globals_written) != before:
+            raise refuse("W106", f"a side effect of cached {_name(fn)}", cap.loc())
+        _cached_result(cap, fn, made, cont)
+
+    def failed(_: Value) -> bool:
+        cap.pure.pop()
+        return False
+
+    cap.call(Const(fn), args, kwargs, done, failed)
 
 
 def _cached_result(cap: Capture, fn: Any, made: Value, cont: Cont | None) -> None:

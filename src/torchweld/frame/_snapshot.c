@@ -117,14 +117,14 @@ resize(void *array, size_t n, size_t size)
     return fresh != NULL;
 }
 
-/* Room for that many words and steps; false without memory. */
+/* Room for that many words, steps and late instructions; false without memory. */
 static bool
-make_room(TwSnapshot *s, Py_ssize_t n_words, Py_ssize_t n_steps)
+make_room(TwSnapshot *s, Py_ssize_t n_words, Py_ssize_t n_steps, Py_ssize_t n_late)
 {
     return resize(&s->words, (size_t)n_words + 1, sizeof(*s->words))
         && resize(&s->owners, (size_t)n_words + 1, sizeof(*s->owners))
         && resize(&s->steps, (size_t)n_steps + 1, sizeof(*s->steps))
-        && resize(&s->late, (size_t)n_steps + 1, sizeof(*s->late));
+        && resize(&s->late, (size_t)n_late + 1, sizeof(*s->late));
 }
 
 /* --- running ------------------------------------------------------------------------------- */
@@ -483,7 +483,7 @@ tw_snapshot_take(TwProgram *p, TwRun *run)
     TwSnapshot *s = p->snapshot;
     Taking t = {p, s, run->regs, 0};
 
-    if (s == NULL || s->forbidden || !make_room(s, 4 * p->n_instrs, p->n_instrs)) {
+    if (s == NULL || s->forbidden || !make_room(s, 4 * p->n_instrs, p->n_instrs, p->n_instrs)) {
         return;
     }
     s->n_words = s->n_steps = s->n_late = 0;
@@ -500,7 +500,7 @@ tw_snapshot_take(TwProgram *p, TwRun *run)
     }
     s->steps[s->n_steps++] = (TwStep){s->n_words, -1, NULL};
     s->hits = 0;
-    s->valid = make_room(s, s->n_words, s->n_steps);
+    s->valid = make_room(s, s->n_words, s->n_steps, s->n_late);
 }
 
 void
