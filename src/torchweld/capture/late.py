@@ -1,9 +1,9 @@
 """Numbers from outside that changed between two calls: read when the compiled code runs.
 
 Such a number is guarded by its type only. Arithmetic between such numbers is recorded, and computed
-at the start of the call; if that raises, the frame runs eagerly. Of a comparison the outcome is guarded.
-Whatever else asks for the value (a size, an operator that is not in the table below) fixes it: the
-number is guarded by value after all.
+at the start of the call; if that raises, the frame runs eagerly. Of a comparison the outcome is
+guarded. Whatever else asks for the value (a size, an operator that is not in the table below) fixes
+it: the number is guarded by value after all.
 """
 
 from __future__ import annotations

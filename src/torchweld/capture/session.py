@@ -324,7 +324,7 @@ class Capture:
         """The frame changed this object. Errors: GraphBreak inside of a function that torch runs
         later, or more than once, for what is not its own."""
         if self.pure and (cell.age < self.pure[-1] or cell.source is not None):
-            raise GraphBreak("W106", "a side effect of a function that torch calls later",
+            raise GraphBreak("W106", "a side effect of a function that may not run now",
                              at=self.loc())  # fmt: skip
         if cell.real is not None and id(cell.real) in self.shown:
             raise refuse("W106", "a change of a dict that a mapping proxy shows", self.loc())
