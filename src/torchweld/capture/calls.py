@@ -16,8 +16,8 @@ import torch
 
 from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
-from torchweld.capture.hooks import backward_hooked, length, plain_module_call
 from torchweld.capture.binding import bind
+from torchweld.capture.hooks import backward_hooked, length, plain_module_call
 from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.marks import region_of, substitute_of
 from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
