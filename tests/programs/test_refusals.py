@@ -102,3 +102,10 @@ def test_a_loop_that_takes_too_many_instructions_runs_eagerly(monkeypatch):
 
     monkeypatch.setattr("torchweld.capture.interp.MAX_STEPS", 500)
     check_refused(program, X, code="W116", says="more than 500 instructions")
+
+
+def test_a_quantized_tensor():
+    x = torch.quantize_per_tensor(X, 0.1, 0, torch.quint8)
+    torchweld.reset()
+    assert torch.equal(torchweld.compile(lambda x: x.dequantize() + 1)(x), x.dequantize() + 1)
+    assert any("x is quantized" in r.why for r in torchweld.pipeline.STATISTICS.refusals)

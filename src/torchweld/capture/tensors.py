@@ -23,12 +23,12 @@ from torchweld.capture.values.base import (
 )
 from torchweld.ir.source import Attr
 
-# read from the metadata: no node; torch 2.13 has no names any more
-_METADATA = frozenset(name for name in (
+# read from the metadata: no node
+_METADATA = frozenset((
     "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_cuda", "is_cpu", "is_mps",
-    "is_xpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "itemsize", "nbytes", "names",
+    "is_xpu", "is_sparse", "is_quantized", "is_meta", "is_mkldnn", "itemsize", "nbytes",
     "is_nested", "is_sparse_csr", "output_nr",
-) if hasattr(torch.Tensor, name))  # fmt: skip
+))  # fmt: skip
 _READS_GRAD = frozenset(("requires_grad", "is_leaf", "grad_fn", "grad", "detach_"))
 # new tensors: a getattr node
 _DERIVED = frozenset(("T", "mT", "H", "mH", "real", "imag", "data"))
@@ -73,7 +73,7 @@ def tensor_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) ->
     elif isinstance(raw, types.FunctionType | types.MethodDescriptorType
                     | types.WrapperDescriptorType):  # fmt: skip
         cap.deliver(BoundValue(Const(raw), obj), cont)
-    elif isinstance(raw, property):
+    elif isinstance(raw, property | types.GetSetDescriptorType):
         raise refuse("W107", f"Tensor.{name}", cap.loc())
     else:
         cap.deliver(from_python(raw), cont)

@@ -151,7 +151,8 @@ def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
     if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise refuse("W112", f"{source.text()} is a {type(obj).__name__}", cap.loc())
     if isinstance(obj, FakeTensor) or obj.layout != torch.strided or obj.is_quantized:
-        raise refuse("W112", f"{source.text()} has layout {obj.layout}", cap.loc())
+        kind = "is quantized" if obj.is_quantized else f"has layout {obj.layout}"
+        raise refuse("W112", f"{source.text()} {kind}", cap.loc())
     if obj.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(obj):
         raise refuse("W112", f"{source.text()} is nested or wrapped by a transform", cap.loc())
     if obj.is_neg() or obj.is_conj():
