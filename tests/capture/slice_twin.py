@@ -18,6 +18,7 @@ from torchweld.capture.session import Capture
 from torchweld.capture.slices import Slices
 from torchweld.capture.wrap import _SameMapping
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.nested import Nested
 from torchweld.ir.region import Region
 from torchweld.ir.source import Source
 
@@ -121,6 +122,8 @@ def _graph(region: Region) -> list[Look]:
         numbers[n] = len(numbers)
         args, kwargs = (map_arg(a, lambda x: f"%{numbers[x]}") for a in (n.args, n.kwargs))
         target = n.target if n.op != "placeholder" else ""
+        if isinstance(target, Nested):  # each capture makes its own
+            target = type(target)
         rows.append((n.op, target, repr(args), repr(kwargs), n.meta.get(LOC),
                      _value(n.meta.get(VAL), memories, fakes), sorted(n.meta)))  # fmt: skip
     return rows

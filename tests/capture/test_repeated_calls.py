@@ -9,6 +9,7 @@ import torch
 from layer_stacks import Layer, Stack, X, check
 from slice_twin import twins
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torchweld
 
@@ -385,3 +386,15 @@ def test_parameters_with_gradients():
     layers = [Layer() for _ in range(3)]
     layers[1](X).sum().backward()
     check(Stack(layers), grad=True)
+
+
+class Checkpoints(Stack):
+    def forward(self, x):
+        x = x + 1
+        for i, layer in enumerate(self.layers):
+            x = checkpoint(layer, x, use_reentrant=False) if i % 2 else layer(x)
+        return x
+
+
+def test_layers_that_are_checkpointed_now_and_then():
+    assert check(Checkpoints([Layer() for _ in range(5)]), grad=True) == [2]
