@@ -1,5 +1,7 @@
 """One compiled Program over many sizes: what it computes is what its graph means."""
 
+import threading
+
 import pytest
 import torch
 from tests.runtime.sized_graphs import BOTH, GRAPHS, SIZES, Sized, program_of
@@ -110,8 +112,11 @@ def test_a_size_below_what_the_graph_was_made_for_is_an_error():
         graph.executable(torch.randn(1, 4), torch.randn(4))
 
 
-def test_one_executable_per_choice_of_sizes_and_no_more_than_are_kept():
+def test_sizes_that_come_again_have_an_executable_of_their_own_as_many_as_are_kept():
     graph = Sized(BOTH + GRAPHS["columns"])
+    for n in range(2, 40):
+        graph.check(3, n)
+    assert len(graph.executable._made) == 0
     for n in range(2, 40):
         graph.check(3, n)
     assert len(graph.executable._made) == 16
@@ -140,3 +145,29 @@ def test_a_temporary_of_a_symbolic_size_is_released_behind_its_last_use():
     for n in (2, 100, 3):
         (x,) = graph.inputs(n)
         torch.testing.assert_close(graph.run([x])[0], (x.relu() * 2) * 2)
+
+
+def test_threads_with_sizes_of_their_own_get_their_own_results():
+    graph = Sized(BOTH + GRAPHS["softmax"])
+    wrong = []
+
+    def work(seed):
+        for n in range(2, 60):
+            (x,) = graph.inputs(3 + seed, n * (seed + 1), seed=n)
+            if not torch.allclose(graph.run([x])[0], x.softmax(1), atol=1e-5):
+                wrong.append((seed, n))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def test_an_executable_in_a_call_is_not_resized():
+    graph = Sized(BOTH + GRAPHS["softmax"])
+    graph.check(3, 4)
+    graph.executable._guests += 1
+    graph.check(3, 5)
+    assert list(graph.executable._made) == [(3, 5)]

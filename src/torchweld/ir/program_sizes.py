@@ -88,7 +88,10 @@ def table_of(sizes: Sizes, values: Sequence[int]) -> list[int]:
 
 
 def at(p: Program, values: Sequence[int]) -> Program:
-    """The Program of one choice of sizes: nothing in it is symbolic."""
+    """The Program of one choice of sizes: nothing in it is symbolic.
+
+    Steps that are the same for all sizes are the same objects; a launch may be of no points.
+    """
     if p.sizes is None:
         return p
     rows = table_of(p.sizes, values)
@@ -105,15 +108,8 @@ def at(p: Program, values: Sequence[int]) -> Program:
     tensors = tuple(
         _spec(t, by_tensor[n], rows) if n in by_tensor else t for n, t in enumerate(p.tensors)
     )
-    steps = (_step(s, by_step.get(n, {}), rows) for n, s in enumerate(p.steps))
-    kept = tuple(s for s in steps if _runs(s))
-    return replace(p, tensors=tensors, steps=kept, arena_bytes=arena, sizes=None)
-
-
-def _runs(s: Instruction) -> bool:
-    return not (
-        (isinstance(s, Launch) and s.extent == 0) or (isinstance(s, GridLaunch) and s.blocks == 0)
-    )
+    steps = tuple(_step(s, by_step.get(n, {}), rows) for n, s in enumerate(p.steps))
+    return replace(p, tensors=tensors, steps=steps, arena_bytes=arena, sizes=None)
 
 
 def _spec(t: TensorSpec, patches: Iterable[Patch], rows: Sequence[int]) -> TensorSpec:

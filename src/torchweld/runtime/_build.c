@@ -223,25 +223,88 @@ int build_rows(Executable *x, PyObject *specs, PyObject *steps, PyObject *output
     return 0;
 }
 
+static void free_step(Step *s)
+{
+    product_free(s->product);
+    args_free(s->words, s->n_words);
+    args_free(s->objects, s->n_objects);
+    PyMem_Free(s->args);
+    PyMem_Free(s->by_value);
+    PyMem_Free(s->results);
+    free((void *)s->op);
+    free((void *)s->overload);
+    Py_CLEAR(s->name);
+    Py_CLEAR(s->callable);
+    Py_CLEAR(s->kwnames);
+    Py_CLEAR(s->get_seed);
+    Py_CLEAR(s->get_offset);
+    Py_CLEAR(s->set_offset);
+}
+
+static int replace_spec(Executable *x, Py_ssize_t n, PyObject *row)
+{
+    Spec fresh = {0};
+    int status = parse_spec(x, row, &fresh);
+    Spec old = status < 0 ? fresh : x->specs[n];
+    if (status == 0)
+        x->specs[n] = fresh;
+    PyMem_Free(old.sizes);
+    PyMem_Free(old.strides);
+    return status;
+}
+
+static int replace_step(Executable *x, PyObject *item)
+{
+    int n;
+    PyObject *row;
+    if (!PyArg_ParseTuple(item, "iO!", &n, &PyTuple_Type, &row))
+        return -1;
+    if (n < 0 || n >= x->n_steps || x->steps[n].kind == S_DRAW) {
+        PyErr_Format(PyExc_ValueError, "step %d cannot be replaced", n);
+        return -1;
+    }
+    Step fresh = {0};
+    int status = parse_step(x, row, &fresh);
+    Step old = status < 0 ? fresh : x->steps[n];
+    if (status == 0)
+        x->steps[n] = fresh;
+    free_step(&old);
+    return status;
+}
+
+/* resize(program, n_groups, arena bytes, specs, ((step number, row), ...)) -> whether it was done: not
+ * while a call is in flight, nor where something else was made for the sizes. After an exception
+ * the Executable is of no use. */
+PyObject *executable_resize(PyObject *self, PyObject *args)
+{
+    Executable *x = (Executable *)self;
+    PyObject *program, *specs, *steps;
+    int n_groups;
+    long long arena;
+    if (!PyArg_ParseTuple(args, "OiLO!O!", &program, &n_groups, &arena, &PyTuple_Type, &specs,
+                          &PyTuple_Type, &steps))
+        return NULL;
+    if (x->running || x->graphs || x->planner)
+        Py_RETURN_FALSE;
+    if (PyTuple_GET_SIZE(specs) != x->n_tensors || n_groups < 0)
+        return PyErr_Format(PyExc_ValueError, "rows of another Program");
+    drop_idle(x);
+    x->n_groups = n_groups;
+    x->arena_bytes = arena;
+    for (int i = 0; i < x->n_tensors; i++)
+        if (replace_spec(x, i, PyTuple_GET_ITEM(specs, i)) < 0)
+            return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(steps); i++)
+        if (replace_step(x, PyTuple_GET_ITEM(steps, i)) < 0)
+            return NULL;
+    Py_SETREF(x->program, Py_NewRef(program));
+    Py_RETURN_TRUE;
+}
+
 void free_rows(Executable *x)
 {
-    for (int i = 0; x->steps && i < x->n_steps; i++) {
-        Step *s = &x->steps[i];
-        product_free(s->product);
-        args_free(s->words, s->n_words);
-        args_free(s->objects, s->n_objects);
-        PyMem_Free(s->args);
-        PyMem_Free(s->by_value);
-        PyMem_Free(s->results);
-        free((void *)s->op);
-        free((void *)s->overload);
-        Py_CLEAR(s->name);
-        Py_CLEAR(s->callable);
-        Py_CLEAR(s->kwnames);
-        Py_CLEAR(s->get_seed);
-        Py_CLEAR(s->get_offset);
-        Py_CLEAR(s->set_offset);
-    }
+    for (int i = 0; x->steps && i < x->n_steps; i++)
+        free_step(&x->steps[i]);
     for (int i = 0; x->specs && i < x->n_tensors; i++) {
         PyMem_Free(x->specs[i].sizes);
         PyMem_Free(x->specs[i].strides);

@@ -289,6 +289,17 @@ static PyObject *call(Executable *x, PyObject *const *inputs)
     return result;
 }
 
+/* A call counts while it is in flight; it may drop the last other reference. */
+static PyObject *counted_call(Executable *x, PyObject *const *inputs)
+{
+    Py_INCREF(x);
+    x->running++;
+    PyObject *result = call(x, inputs);
+    x->running--;
+    Py_DECREF(x);
+    return result;
+}
+
 static PyObject *executable_call(PyObject *self, PyObject *const *inputs, size_t nargsf,
                                  PyObject *kwnames)
 {
@@ -298,7 +309,7 @@ static PyObject *executable_call(PyObject *self, PyObject *const *inputs, size_t
         return PyErr_Format(PyExc_TypeError, "expected %d tensors, got %d%s", wanted, n,
                             kwnames ? " and keywords" : "");
     if (!x->n_constants)
-        return call(x, inputs);
+        return counted_call(x, inputs);
     PyObject *known = constants_for(x, inputs);
     if (!known)
         return NULL;
@@ -306,7 +317,7 @@ static PyObject *executable_call(PyObject *self, PyObject *const *inputs, size_t
     memcpy(all, inputs, (size_t)n * sizeof *all);
     for (int i = 0; i < x->n_constants; i++)
         all[n + i] = PyTuple_GET_ITEM(known, i);
-    PyObject *result = call(x, all);
+    PyObject *result = counted_call(x, all);
     Py_DECREF(known);
     return result;
 }
@@ -352,9 +363,8 @@ static PyObject *executable_new(PyTypeObject *type, PyObject *args, PyObject *kw
     return (PyObject *)x;
 }
 
-static PyObject *executable_trim(PyObject *self, PyObject *unused)
+void drop_idle(Executable *x)
 {
-    Executable *x = (Executable *)self;
     pthread_mutex_lock(&x->mutex);
     Frame *f = x->idle;
     x->idle = NULL;
@@ -362,6 +372,12 @@ static PyObject *executable_trim(PyObject *self, PyObject *unused)
     pthread_mutex_unlock(&x->mutex);
     if (f)
         frame_free(x, f);
+}
+
+static PyObject *executable_trim(PyObject *self, PyObject *unused)
+{
+    Executable *x = (Executable *)self;
+    drop_idle(x);
     graphs_drop(x);
     Py_RETURN_NONE;
 }
@@ -455,6 +471,7 @@ static int set_eager(PyObject *self, PyObject *value, void *unused)
 }
 
 static PyMethodDef executable_methods[] = {
+    {"resize", executable_resize, METH_VARARGS, "Serve other sizes from now on, if it is idle."},
     {"trim", executable_trim, METH_NOARGS, "Give back the memory kept between calls."},
     {"forget", executable_forget, METH_NOARGS, "Ask for the constants again at the next call."},
     {"graphs_on", graphs_on, METH_VARARGS, "Allow CUDA graphs, recorded by a callable."},

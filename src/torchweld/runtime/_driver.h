@@ -250,6 +250,7 @@ typedef struct {
     int n_inputs;         /* constants included: they follow what the call is given */
     int n_tensors, n_steps, n_outputs, n_groups, n_mutated, verify, guarded;
     int max_args, max_stack, n_draws;
+    int running;          /* calls in flight; read and written with the interpreter held */
     int64_t arena_bytes;
     Spec *specs;
     Step *steps;
@@ -363,5 +364,7 @@ int *numbers(PyObject *row, int *n, int low, int high);
 int build_rows(Executable *x, PyObject *specs, PyObject *steps, PyObject *outputs,
                PyObject *mutated);
 void free_rows(Executable *x);
+PyObject *executable_resize(PyObject *self, PyObject *args);
+void drop_idle(Executable *x);  /* give back the memory kept between calls */
 
 #endif

@@ -30,6 +30,15 @@ class Executable:
         /,
     ) -> None: ...
     def forget(self) -> None: ...
+    def resize(
+        self,
+        program: Program,
+        n_groups: int,
+        arena_bytes: int,
+        specs: tuple[tuple[object, ...], ...],
+        steps: tuple[tuple[int, tuple[object, ...]], ...],
+        /,
+    ) -> bool: ...
     def graphs_on(
         self,
         record: Callable[[Executable, bool, tuple[int, ...]], None],

@@ -25,9 +25,9 @@ from torchweld.runtime import (
     triton_loader,
 )
 from torchweld.runtime.constants import Constants
-from torchweld.runtime.native import build, native, uses_cuda
+from torchweld.runtime.native import build, build_rows, native, uses_cuda
 from torchweld.runtime.python_driver import Grid, PythonDriver
-from torchweld.runtime.sized import SizedExecutable
+from torchweld.runtime.sized import Resize, Run, SizedExecutable
 from torchweld.runtime.store import Store
 from torchweld.runtime.triton_job import Cubin
 
@@ -159,7 +159,8 @@ def make_executable(
     if uses_cuda(program) and (cfg.cudagraphs if graphs is None else graphs):
         cudagraph.not_used("the graph serves a range of sizes", bool(graphs))
     fixed = replace(wish, graphs=False)
-    return SizedExecutable(program, lambda p: _on_driver(p, built, fixed))
+    visitor = _visitor(program, built, fixed)
+    return SizedExecutable(program, lambda p: _on_driver(p, built, fixed), visitor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,23 @@ class _Wish:
     include_dir: Path | None
     static: frozenset[int]
     graphs: bool | None
+
+
+def _visitor(
+    program: Program, built: Built, wish: _Wish
+) -> Callable[[Program], tuple[Run, Resize]] | None:
+    """What makes an Executable whose sizes can be changed; None where only Python can run it."""
+    driver = native()
+    if wish.cfg.driver != "native" or built.interpreted or isinstance(driver, str):
+        return None
+    if program.prologue is not None or (uses_cuda(program) and isinstance(cuda.cuda(), str)):
+        return None
+
+    def make(p: Program) -> tuple[Run, Resize]:
+        made, rows = build_rows(p, built.functions, driver, wish.cfg.verify, None, built.cubins)
+        return made, functools.partial(rows.resize, made)
+
+    return make
 
 
 def _on_driver(program: Program, built: Built, wish: _Wish) -> Executable:

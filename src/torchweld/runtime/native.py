@@ -136,7 +136,7 @@ def _check_made() -> None:
     _compare(made)
 
 
-class _Rows:
+class Rows:
     """The rows of one Program."""
 
     def __init__(
@@ -171,18 +171,44 @@ class _Rows:
         check_escapes(p, self.root)
         steps = tuple(self._step(s) for s in p.steps)
         specs = tuple(self._spec(n, s) for n, s in enumerate(p.tensors))
-        # Empty intermediates still need an arena to be tensors in.
-        arena = max(p.arena_bytes, 64) if any(s.place == "arena" for s in p.tensors) else 0
         where = self._device(p.arena_device)
         made = _driver.Executable(
-            p, p.n_inputs, len(self._groups), arena, (self._main_device(), *where), specs, steps,
-            tuple(-1 if n is None else n for n in p.outputs), mutated_inputs(p),
-            _settler(p, self.verify), _viewer(p), bump_versions, self.verify,
+            p, p.n_inputs, len(self._groups), self._arena(), (self._main_device(), *where), specs,
+            steps, tuple(-1 if n is None else n for n in p.outputs), mutated_inputs(p),
+            self._settle, self._view, bump_versions, self.verify,
             p.n_constants, p.prologue.frozen if p.prologue else (), self.constants,
         )  # fmt: skip
         if self.constants is not None:
             self.constants.forget = made.forget
         return made
+
+    def resize(self, made: _driver.Executable, program: Program) -> bool:
+        """Let `made`, which was built of these rows, run the Program of other sizes.
+
+        Answers whether it does; not while it runs.
+        """
+        before, self.program = self.program, program
+        self._groups.clear()
+        specs = tuple(self._spec(n, s) for n, s in enumerate(program.tensors))
+        pairs = enumerate(zip(program.steps, before.steps, strict=True))
+        steps = tuple((k, self._step(new)) for k, (new, old) in pairs if new is not old)
+        done = made.resize(program, len(self._groups), self._arena(), specs, steps)
+        self.program = program if done else before
+        return done
+
+    def _arena(self) -> int:
+        """Bytes of the arena. Empty intermediates still need one to be tensors in."""
+        p = self.program
+        return max(p.arena_bytes, 64) if any(s.place == "arena" for s in p.tensors) else 0
+
+    def _settle(self, op: str, t: torch.Tensor, n: int) -> torch.Tensor:
+        return promised(op, t, self.program.tensors[n], self.verify)
+
+    def _view(self, source: torch.Tensor, n: int, source_number: int) -> torch.Tensor:
+        tensors = self.program.tensors
+        spec = tensors[n]
+        at = view_offset(int(source.storage_offset()), spec, tensors[source_number])
+        return torch.as_strided(source, spec.sizes, spec.strides, at)
 
     def _device(self, name: str) -> tuple[int, int]:
         """torch's code of a device's type, and its number."""
@@ -295,22 +321,6 @@ def check_escapes(p: Program, root: Any) -> None:
             raise InternalError(f"output tensor {n} lives in the arena")
 
 
-def _settler(p: Program, verify: bool) -> Any:
-    def settle(op: str, t: torch.Tensor, n: int) -> torch.Tensor:
-        return promised(op, t, p.tensors[n], verify)
-
-    return settle
-
-
-def _viewer(p: Program) -> Any:
-    def view(source: torch.Tensor, n: int, source_number: int) -> torch.Tensor:
-        spec = p.tensors[n]
-        at = view_offset(int(source.storage_offset()), spec, p.tensors[source_number])
-        return torch.as_strided(source, spec.sizes, spec.strides, at)
-
-    return view
-
-
 def uses_cuda(p: Program) -> bool:
     return any(s.device.startswith("cuda") for s in p.tensors)
 
@@ -323,9 +333,18 @@ def build(
 
     Errors: BackendError W302 if a kernel does not load; InternalError if CUDA cannot be used.
     """
+    return build_rows(program, functions, driver, verify, constants, cubins)[0]
+
+
+def build_rows(
+    program: Program, functions: Mapping[str, int], driver: Native, verify: bool,
+    constants: Constants | None = None, cubins: Mapping[str, Cubin] = MappingProxyType({}),
+) -> tuple[_driver.Executable, Rows]:  # fmt: skip
+    """The same, and its rows, by which it can be resized."""
     gpu = cuda.cuda() if uses_cuda(program) else None
     if isinstance(gpu, str):
         raise InternalError(f"a Program on CUDA: {gpu}")
     used = {cuda.device_index(s.device) for s in program.tensors} - {-1}
     kernels = cuda.load(program.artifacts, cubins, tuple(sorted(used)))
-    return _Rows(program, functions, driver, verify, constants, kernels, gpu).build()
+    rows = Rows(program, functions, driver, verify, constants, kernels, gpu)
+    return rows.build(), rows
