@@ -50,7 +50,7 @@ class Frozen:
 def freeze(g: LoopGraph, positions: frozenset[int]) -> Frozen:
     """`g` split, given the positions of inputs whose contents never change.
 
-    A graph of symbolic sizes stays whole: what it computes of nothing else depends on them.
+    A graph of symbolic sizes stays whole: what is the same at every call has one size.
     """
     if g.sizes:
         return Frozen(g, None, ())
