@@ -388,7 +388,7 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
     plain = restoring(gm, gm.forward)
     if not program.meta["mutated"]:
         executable.explain = plain
-    compiled = Compiled(plain, executable, differentiable=True)
+    compiled = Compiled(plain, executable, differentiable=any(parts.tangents))
     build = functools.partial(_backward, weakref.ref(compiled), parts, number, settings)
     call = Differentiable(
         parts, executable, build, plain, ambient(), parts.forward.mutated, inference_inputs(gm)
