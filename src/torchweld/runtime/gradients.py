@@ -84,6 +84,12 @@ class Differentiable:  # without slots: it is weakly referenced
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            return self._run(inputs)
+        with torch.enable_grad():  # the graph switches it on itself
+            return self._run(inputs)
+
+    def _run(self, inputs: Sequence[Tensor]) -> Any:
         if len(self.constants) == self.n_results:
             results: Any = self.forward(*inputs)
         else:
