@@ -1,4 +1,4 @@
-"""A fixed sample of the operator database with gradients; `op_db_run.py --gradients` runs it all."""
+"""A fixed sample of the operator database with gradients: op_db_run.py --gradients runs it all."""
 
 from __future__ import annotations
 
