@@ -384,3 +384,13 @@ def test_grad_mode_switched_on_inside():
         return [out, x.grad, w.grad]
 
     assert_same(run(torchweld.compile(fn)), run(fn))
+
+
+def test_batch_of_gradients():
+    def run(f):
+        x = copied(X)
+        y = f(x)
+        return [torch.autograd.grad(y.sum(1), x, torch.eye(4), is_grads_batched=True)[0]]
+
+    fn = lambda x: (x * x).exp()
+    assert_same(run(torchweld.compile(fn)), run(fn))

@@ -18,6 +18,9 @@ from torchweld.ir.graph import Joint, Returned
 from torchweld.runtime.executable import Executable
 
 _KEEPS_GRAPH: Any = torch._C._autograd._get_current_graph_task_keep_graph
+# whether a transform of torch.func, or a batch of gradients, stands behind a tensor
+_is_wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor
+_is_batch: Any = torch._C._functorch.is_legacy_batchedtensor
 Given = tuple[bool, ...]
 
 
@@ -170,7 +173,8 @@ class _Step(torch.autograd.Function):
 
 def _is_plain(x: Tensor | None) -> bool:
     return x is None or (type(x) is Tensor and x.layout is torch.strided
-                         and not (x.is_neg() or x.is_conj()))  # fmt: skip
+                         and not (x.is_neg() or x.is_conj() or _is_wrapped(x)
+                                  or _is_batch(x)))  # fmt: skip
 
 
 def _fitting(x: Tensor, like: Tangent) -> Tensor:
