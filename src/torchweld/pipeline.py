@@ -388,8 +388,10 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
     plain = restoring(gm, gm.forward)
     if not program.meta["mutated"]:
         executable.explain = plain
-    compiled = Compiled(plain, executable, differentiable=True)
-    build = functools.partial(_backward, weakref.ref(compiled), parts, number, settings)
+    compiled = Compiled(plain, executable, differentiable=any(parts.tangents))
+    owned = owned_inputs(gm)
+    static = frozenset(k for k, i in enumerate(parts.kept_inputs) if i in owned)
+    build = functools.partial(_backward, weakref.ref(compiled), parts, number, static, settings)
     call = Differentiable(
         parts, executable, build, plain, ambient(), parts.forward.mutated, inference_inputs(gm)
     )
@@ -405,10 +407,10 @@ def _free(gm: GraphModule, graph: Graph) -> None:
     take_apart(graph)
 
 
-def _backward(compiled: weakref.ref[Compiled], parts: Joint, number: int,
+def _backward(compiled: weakref.ref[Compiled], parts: Joint, number: int, static: frozenset[int],
               settings: GraphSettings, given: tuple[bool, ...]) -> Gradients | None:  # fmt: skip
     """The compiled backward for the results whose gradients are given, None if there is none:
-    then the captured graph is differentiated."""
+    then the captured graph is differentiated. static: its inputs that are parameters."""
     cfg = config.current()
     try:
         with Compiling(), events.timed("graph"):
@@ -416,7 +418,7 @@ def _backward(compiled: weakref.ref[Compiled], parts: Joint, number: int,
         dump(number, "backward_graph", "fx", lambda: str(cut.pair.forward), "graph")
         with Compiling():
             program = loops_to_program(_lowered(cut.pair), number, "backward_")
-            executable = _executable(program, frozenset(), settings)
+            executable = _executable(program, static, settings)
     except Exception as error:
         if cfg.mode == "strict":
             raise

@@ -18,6 +18,11 @@ def test_view_of_an_input_that_requires_no_grad():
     check(lambda x, y: (y.t(), x.exp()), X, torch.randn(2, 3))
 
 
+def test_only_views_of_an_input():
+    made = check(lambda x: (x.t(), x[1:]), X)
+    assert made.refusal is None and made.kernels == made.externs == 0
+
+
 def test_input_itself():
     check(lambda x: (x, x.exp()), X)
 

@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from training_twin import assert_generated, assert_same, check, copied, leaf, newest, step
 
 import torchweld
+from torchweld.base.errors import Unsupported
 from torchweld.pipeline import STATISTICS
 
 
@@ -291,3 +292,105 @@ def test_backward_after_reset():
     torchweld.reset()
     (g,) = torch.autograd.grad(out.sum(), x, create_graph=True)
     torch.testing.assert_close(g, x.sin() + x * x.cos())
+
+
+def test_backward_that_cannot_be_compiled_runs_in_aten(monkeypatch):
+    def refuse(*args):
+        raise Unsupported("W201", "for the test")
+
+    monkeypatch.setattr(torchweld.pipeline, "backward", refuse)
+
+    def fn(x, w):
+        return torch.nn.functional.dropout(x @ w, 0.5), x.exp()
+
+    made = check(fn, X, W)
+    assert made.differentiable and not made.backwards
+
+
+def test_explanation_names_both_parts():
+    torchweld.reset()
+    compiled = torchweld.compile(lambda x: x.exp() * 2)
+    out = compiled(copied(X))
+    assert newest().text().endswith("backward: compiled when it first runs")
+    out.sum().backward()
+    assert newest().text() == (
+        "1 generated kernel, 0 ATen calls; backward: 1 generated kernel, 0 ATen calls"
+    )
+
+
+def test_parameter_used_twice():
+    assert_generated(check(lambda x, w: (x @ w).tanh() @ w + (x * 2) @ w.t(), X, W))
+
+
+def test_checkpoint_inside_of_a_compiled_function():
+    def fn(x, w):
+        return checkpoint(two, x, w, use_reentrant=False)[0] * 2
+
+    def run(f):
+        x, w = copied(X), copied(W)
+        f(x, w).sum().backward()
+        return [x.grad, w.grad]
+
+    assert_same(run(torchweld.compile(fn)), run(fn))
+
+
+def test_custom_function_with_gradients_breaks_the_graph():
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 3
+
+    def fn(x, w):
+        return (Twice.apply(x @ w).exp() + x @ w).sin()
+
+    def run(f):
+        x, w = copied(X), copied(W)
+        f(x, w).sum().backward()
+        return [x.grad, w.grad]
+
+    assert_same(run(torchweld.compile(fn)), run(fn))
+
+
+def test_scaled_gradients_of_amp():
+    def run(f):
+        scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
+        x, w = copied(X), copied(W)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = f(x, w)[0].float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_([w], 1.0)
+        scaler.step(optimizer)
+        return [w, loss]
+
+    assert_same(run(torchweld.compile(two)), run(two), rtol=2e-2, atol=2e-2)
+
+
+def test_grad_mode_switched_on_inside():
+    def fn(x, w):
+        with torch.enable_grad():
+            return (x @ w).exp()
+
+    def run(f):
+        x, w = copied(X), copied(W)
+        with torch.no_grad():
+            out = f(x, w)
+        out.sum().backward()
+        return [out, x.grad, w.grad]
+
+    assert_same(run(torchweld.compile(fn)), run(fn))
+
+
+def test_batch_of_gradients():
+    def run(f):
+        x = copied(X)
+        y = f(x)
+        return [torch.autograd.grad(y.sum(1), x, torch.eye(4), is_grads_batched=True)[0]]
+
+    fn = lambda x: (x * x).exp()
+    assert_same(run(torchweld.compile(fn)), run(fn))

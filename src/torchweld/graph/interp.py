@@ -24,7 +24,7 @@ from torchweld.graph.random import RANDOM, RANDOM_METHODS
 from torchweld.graph.record import Recorder
 from torchweld.graph.schema import writes_in_place
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
-from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, follow_grad_mode
+from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, GradModes
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.nested import Checkpointed, tensors_in
 
@@ -65,7 +65,7 @@ class Interpreter:
 
     def __init__(self, recorder: Recorder, inputs: list[Tensor], grad: bool = False) -> None:
         self.recorder = recorder
-        self.grad = grad
+        self._grad_modes = GradModes() if grad else None
         self.env: dict[Node, Any] = {}
         self._inputs = iter(inputs)
         self._contexts = ContextStack()
@@ -122,7 +122,7 @@ class Interpreter:
         if target in (setattr, delattr):
             raise Unsupported("W201", "an attribute of a tensor is set", at=at)
         if target in GRAD_MODE:
-            return follow_grad_mode(target, args) if self.grad else None
+            return None if self._grad_modes is None else self._grad_modes.run(target, args)
         if target in AUTOCAST:
             return self._contexts.run(target, args, kwargs)
         if isinstance(target, HigherOrderOperator):

@@ -84,8 +84,8 @@ def cut(traced: Traced, cfg: Config) -> Joint:
     _own_gradients(traced)
     updates, results, _ = ends_of(graph)
     chosen = _Choice(traced, results)
-    given = {results[k] for k in traced.kept_results} | {
-        traced.inputs[i] for i in traced.kept_inputs}  # fmt: skip
+    inputs = traced.inputs
+    given = {results[k] for k in traced.kept_results} | {inputs[i] for i in traced.kept_inputs}
     saved = tuple(n for n in chosen.saved() if n not in given)
     forward = _forward(traced, updates, results, saved, chosen.shared, cfg)
     return Joint(

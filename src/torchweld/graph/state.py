@@ -22,18 +22,27 @@ _EXITS: Any = torch.autograd.grad_mode._exit_inference_mode
 GRAD_MODE: frozenset[Callable[..., Any]] = frozenset((*_SETS, _ENTERS, _EXITS))
 
 
-def follow_grad_mode(target: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """What the call does to the grad mode. Inference mode counts as its absence; what enters it
-    gets the grad mode to return to."""
-    before = torch.is_grad_enabled()
-    if target in _SETS:
-        after = bool(args[0])
-    elif target is _ENTERS:
-        after = before and not (args[0] if args else True)
-    else:
-        after = bool(args[0])
-    torch._C._set_grad_enabled(after)
-    return before if target is _ENTERS else None
+class GradModes:
+    """Follows the calls that change the grad mode or inference mode, in which nothing is recorded
+    whatever the grad mode is: torch's own grad mode is set to whether anything is.
+    """
+
+    def __init__(self) -> None:
+        self._grad = torch.is_grad_enabled()
+        self._inference = False
+
+    def run(self, target: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """What the call does; what enters inference mode gets the state to return to."""
+        before = (self._grad, self._inference)
+        if target in _SETS:
+            self._grad = bool(args[0])
+        elif target is _ENTERS:
+            self._inference = bool(args[0]) if args else True
+            self._grad = not self._inference
+        else:
+            self._grad, self._inference = args[0]
+        torch._C._set_grad_enabled(self._grad and not self._inference)
+        return before if target is _ENTERS else None
 
 
 class ContextStack:

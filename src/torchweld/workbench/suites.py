@@ -168,6 +168,6 @@ def to_device(work: Work, device: str) -> Work:
     def move(value: Any) -> Any:
         return value.to(device) if isinstance(value, (torch.Tensor, torch.nn.Module)) else value
 
-    return Work(
+    return type(work)(
         move(work.fn), tuple(map(move, work.args)), {k: move(v) for k, v in work.kwargs.items()}
     )
