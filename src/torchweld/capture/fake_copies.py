@@ -44,21 +44,21 @@ class FakeMaker:
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
-        self.first: dict[torch.device, dict[str, Any]] = {}
+        self.first: dict[torch.device, tuple[torch.device, dict[str, Any]]] = {}
         self.forbid: Callable[[torch.Tensor], object] = (
             torch._C._set_warn_deprecated_on_mutable_data_ptr
             if mode._allow_unsafe_data_ptr_access else torch._C._set_throw_on_mutable_data_ptr
         )  # fmt: skip
 
     def make(self, flat: torch.Tensor, device: torch.device, grad: bool) -> FakeTensor:
-        state = self.first.get(device)
-        if state is None:
+        known = self.first.get(device)
+        if known is None:
             made = FakeTensor(self.mode, flat, device)
-            self.first[device] = dict(made.__dict__)
+            self.first[device] = made.fake_device, dict(made.__dict__)
             if grad:
                 made.requires_grad_()
             return made
-        device = state["_fake_device"]
+        device, state = known
         made = torch.Tensor._make_subclass(FakeTensor, flat, grad, dispatch_device=True,
                                            device_for_backend_keys=device)  # fmt: skip
         self.forbid(made)
