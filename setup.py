@@ -17,6 +17,7 @@ setup(
                 "src/torchweld/frame/_snapshot.c",
                 "src/torchweld/frame/_attrs.c",
                 "src/torchweld/frame/_watch.c",
+                "src/torchweld/frame/_sizes.c",
                 "src/torchweld/frame/_tensor.c",
                 "src/torchweld/frame/_tensor_spec.c",
                 "src/torchweld/frame/_entry.c",

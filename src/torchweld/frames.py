@@ -35,7 +35,7 @@ from torchweld.base.errors import (
     WeldError,
 )
 from torchweld.capture.functions.whole import whole_codes
-from torchweld.capture.guard_build import GuardBuilder, load
+from torchweld.capture.guard_build import GuardBuilder
 from torchweld.capture.interp import capture
 from torchweld.capture.marks import Mark, current_stance, mark_of
 from torchweld.capture.overlap import safe_from_overlap
@@ -50,6 +50,7 @@ from torchweld.generators import is_suspendable, starter
 from torchweld.ir.graph import OWNED, SETTINGS, VAL
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
+from torchweld.ir.size_node import hint_of
 from torchweld.ir.source import Item, Local
 from torchweld.pipeline import (
     STATISTICS,
@@ -67,6 +68,7 @@ from torchweld.pipeline import (
 )
 from torchweld.rests import names_of, origin_of
 from torchweld.sites import REGION, Made, Site, eager_call
+from torchweld.variation import check_promises, guards_of, learn
 
 _LOG = logging.getLogger("torchweld")
 _lock = threading.RLock()
@@ -178,7 +180,7 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
         return eager_entry(fn, args, site, (), hooked=False)
     if entries:
         _recompile(named(fn), site, entries, args)
-    cap = Capture(frozenset(site.late))
+    cap = Capture(site.varying())
     try:
         with collection_paused():
             return _captured(cap, fn, args, site)
@@ -235,7 +237,7 @@ def _stopped_before(stops: list[int], fn: types.FunctionType, args: tuple[object
         if stop < 1 or stop in tried:
             continue
         tried.add(stop)
-        again = Capture(frozenset(site.late), stop)
+        again = Capture(site.varying(), stop)
         try:
             return _captured(again, fn, args, site)
         except StateChanged:
@@ -288,10 +290,10 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
                 site: Site) -> Entry:  # fmt: skip
     """Compile a region's graph and put guards and residual program around it."""
     finish_inputs = region.finish.inputs if region.finish else ()
-    builder = GuardBuilder(region.guards, (*region.inputs, *finish_inputs), len(args))
+    wanted_sources = (*region.inputs, *finish_inputs)
+    guards = guards_of(region)
+    builder = GuardBuilder(guards, wanted_sources, len(args))
     program = builder.build()
-    if events.wants("guards"):
-        events.emit("guards", region.name, "\n" + "\n".join(g.text() for g in region.guards))
     failing = program.explain(args)
     if failing >= 0:
         site.changes += 1
@@ -305,6 +307,13 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
         call = _compiled_call(region, builder, values, site.options.backend)
     else:
         call = safe_from_overlap(region.graph, region.graph.forward)
+    if region.env is not None:
+        check_promises(region, args)
+        guards = guards_of(region)  # with what the later stages have decided
+        builder = GuardBuilder(guards, wanted_sources, len(args))
+        program = builder.build()
+    if events.wants("guards"):
+        events.emit("guards", region.name, "\n" + "\n".join(g.text() for g in guards))
     scope = {CALL: call, EAGER: eager_call(fn, site), **names_of(region, site, miss)}
     finish = make_finish(region, scope) if region.finish else None
     if region.finish is not None and CALL in region.finish.consts:
@@ -316,7 +325,7 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
             region.result if region.result is not None else -1,
         )  # fmt: skip
     owns = site.options.backend in (weld_backend, eager_backend) and not wanted()
-    entry.info = Made(region.guards, region, STATISTICS.take_newest(), owns)
+    entry.info = Made(guards, region, STATISTICS.take_newest(), owns)
     return entry
 
 
@@ -325,7 +334,7 @@ def _compiled_call(region: Region, builder: GuardBuilder, values: tuple[object, 
     """What the backend makes of the graph; it gets the real inputs as examples."""
     real = iter([values[builder.register(s)] for s in region.inputs])
     fakes = [n.meta[VAL] for n in region.graph.graph.nodes if n.op == "placeholder"]
-    examples = [next(real) if isinstance(f, torch.Tensor) else f for f in fakes]
+    examples = [next(real) if isinstance(f, torch.Tensor) else hint_of(f) for f in fakes]
     call = backend(region.graph, examples)
     if not callable(call):
         raise UsageTypeError("W401", f"backend returned {type(call).__name__}, not a callable")
@@ -363,21 +372,6 @@ def make_finish(region: Region, names: dict[str, Any]) -> Any:
     scope: dict[str, Any] = {**known, **{k: v for k, v in names.items() if k in known}}
     exec(compile(region.finish.source, f"<torchweld {region.name}>", "exec"), scope)
     return scope.pop("finish")  # which refers to the scope
-
-
-def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> None:
-    """Numbers that differ from what an entry is guarded by are late from now on."""
-    for entry in entries:
-        for guard in entry.info.guards:
-            if guard.kind != "equal" or type(guard.expected) not in (int, float):
-                continue
-            assert guard.source is not None
-            try:
-                now = load(guard.source, args)
-            except Exception:
-                continue  # the source is gone, which is another guard's business
-            if type(now) is type(guard.expected) and now != guard.expected:
-                site.late.add(guard.source)
 
 
 def _generator_entry(fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Entry:

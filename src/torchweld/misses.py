@@ -13,8 +13,10 @@ from typing import Any
 import torch
 
 from torchweld.capture.guard_build import load
+from torchweld.capture.size_guards import value_of
 from torchweld.frame.program import Entry, tensor_codes
-from torchweld.ir.guard import Guard
+from torchweld.ir.expr import Expr
+from torchweld.ir.guard import Guard, SizeRelation
 from torchweld.ir.source import Attr, CellContents, InstanceDict, Item, Pinned, Source, TypeOf
 from torchweld.pipeline import Miss
 
@@ -246,6 +248,20 @@ def _state(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, st
     return f"{getter_words(getter)} was {shown(old)}, is {shown(new)}", ""
 
 
+def _sizes(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    """`2 <= x.shape[0]` held, does not hold where x.shape[0] is 1."""
+    relation = guard.expected
+    assert isinstance(relation, SizeRelation)
+    names: dict[Expr, str] = {r.symbol: r.name(place(r.source)) for r in relation.readings}
+    found = []
+    for r in relation.readings:
+        try:
+            found.append(f"{names[r.symbol]} is {value_of(r, load(r.source, args))}")
+        except Exception:  # the input is something else now
+            found.append(f"{names[r.symbol]} is not there")
+    return f"`{relation.fact.text(names)}` held, but {' and '.join(found)}", ""
+
+
 def _predicate(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
     said = getattr(guard.expected, "__name__", guard.expected)
     return f"{said} was true of {_name(guard)}, is not", ""
@@ -254,5 +270,6 @@ def _predicate(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str
 _WORDS: dict[str, Words] = {
     "type": _type, "is": _identity, "is_not": _not_identity, "equal": _equal, "length": _length,
     "has_key": _has_key, "lacks_key": _lacks_key, "keys": _keys, "tensor": _tensor, "same": _pair,
-    "distinct": _pair, "class_version": _class, "state": _state, "predicate": _predicate,
+    "distinct": _pair, "class_version": _class, "state": _state, "sizes": _sizes,
+    "predicate": _predicate,
 }  # fmt: skip

@@ -65,6 +65,7 @@ from torchweld.ir.loop_text import text as loop_text
 from torchweld.ir.loop_verify import verify as verify_loop
 from torchweld.ir.plan_text import text as plan_text
 from torchweld.ir.program import Call, GridLaunch, Launch, Program, Prologue
+from torchweld.ir.static_shapes import has_free_symbols
 from torchweld.lower.freeze import freeze
 from torchweld.lower.run import lower
 from torchweld.runtime import triton_service
@@ -326,6 +327,11 @@ def dump(number: int, stage: str, suffix: str, text: Callable[[], str], channel:
         events.emit(channel, stage, "\n" + text())
 
 
+def values_of_inputs(gm: GraphModule) -> list[Any]:
+    """The fake tensors and numbers that stand for the inputs of a captured graph."""
+    return [n.meta[VAL] for n in gm.graph.nodes if n.op == "placeholder"]
+
+
 def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> Compiled:
     """Everything behind capture. Falls back to running `gm` through ATen, with the reason.
 
@@ -335,11 +341,15 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
     cfg = config.current()
     number = next(_serial)
     dump(number, "capture", "fx", lambda: gm.print_readable(print_output=False), "graph")
-    fakes = [n.meta[VAL] for n in gm.graph.nodes if n.op == "placeholder"]
+    fakes = values_of_inputs(gm)
     if any(f.device.type == "cuda" for f in fakes if isinstance(f, torch.Tensor)):
         triton_service.warm(cfg)
     settings = settings_of(gm)
     records = needs_autograd(gm, fakes)
+    if has_free_symbols(fakes) and (records or len(fakes) > sum(
+            isinstance(f, torch.Tensor) for f in fakes)):  # fmt: skip
+        why = "an input requires grad" if records else "a number among the inputs is a size"
+        return _through_aten(gm, Refusal("W208", why))
     if records and settings.freeze:
         why = Refusal("W207", "an input requires grad and grad mode is on")
         events.emit("graph", "not frozen", why.text(), code=why.code, why=why.why)
@@ -449,7 +459,8 @@ def to_program(gm: GraphModule, number: int, frozen: bool | None = None) -> Prog
     """
     cfg = config.current()
     freezes = settings_of(gm).freeze if frozen is None else frozen
-    found = None if "repeats" in cfg.skip or freezes else find_repeats(gm.graph)
+    whole = "repeats" in cfg.skip or freezes or has_free_symbols(values_of_inputs(gm))
+    found = None if whole else find_repeats(gm.graph)
     if found is None:
         return _whole_program(gm, number, freezes)
     few = CapturedModule(gm, shortened(gm.graph, found))
@@ -517,7 +528,8 @@ def _through_aten(gm: GraphModule, why: Refusal) -> Compiled:
 
 def weld_backend(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """The default backend."""
-    compiled = _compile_with_numbers(gm) if number_places(gm) else compile_graph(gm)
+    plain = number_places(gm) and not has_free_symbols(values_of_inputs(gm))
+    compiled = _compile_with_numbers(gm) if plain else compile_graph(gm)
     STATISTICS.add(compiled)
     return compiled.call
 

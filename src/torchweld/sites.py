@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType
 
+from torchweld.base import config
+from torchweld.capture.symbolic import Varying
 from torchweld.frame.hook import run_hooked
 from torchweld.frame.program import Dispatcher, Entry
 from torchweld.ir.graph import GraphSettings, end
@@ -54,9 +56,9 @@ class Made:
 class Site:
     """What is known of one function that is compiled, besides its entries.
 
-    late: sources of numbers that changed. inner: of the functions that it calls when it runs
-    eagerly, by the id of their code; these have a `code`, and a `root`: the one that calls them,
-    directly or not. entries: what was made, in order.
+    late: sources of numbers that changed. parts: of sizes and strides of tensors. inner: of the
+    functions that it calls when it runs eagerly, by the id of their code; these have a `code`, and
+    a `root`: the one that calls them, directly or not. entries: what was made, in order.
     warm: it was called before. spent: its limit was reached. changes: how often a capture was in
     vain because something changed meanwhile.
     points: the rest of the function from where it was broken (rests.py); owner: of such a rest, the
@@ -66,6 +68,7 @@ class Site:
 
     options: Options
     late: set[Source] = field(default_factory=set)
+    parts: set[tuple[Source, str, int]] = field(default_factory=set)
     inner: dict[int, Site] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     code: types.CodeType | None = None
@@ -79,8 +82,16 @@ class Site:
     seen: frozenset[object] = frozenset()
     empty: int = 0
 
+    def varying(self) -> Varying:
+        """What changes from call to call, as far as that is known."""
+        dynamic = self.options.dynamic
+        learns = dynamic is not False and config.current().dynamic
+        return Varying(frozenset(self.late), frozenset(self.parts if learns else ()),
+                       dynamic is True, dynamic is not False, learns)  # fmt: skip
+
     def clear(self) -> None:
         self.late.clear()
+        self.parts.clear()
         self.inner.clear()
         self.entries.clear()
         self.points.clear()

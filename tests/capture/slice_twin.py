@@ -33,7 +33,7 @@ def twins() -> Iterator[list[int]]:
     wrong: list[AssertionError] = []
 
     def both(cap: Capture, fn: Any, args: Any) -> Region:
-        other = Capture(frozenset(cap.late.sources), cap.stop)
+        other = Capture(cap.sizes.varying, cap.stop)
         now = config.current()
         with config.override(skip=(*now.skip, "slices")):
             plain = _outcome(real, other, fn, args)

@@ -102,7 +102,7 @@ def stopped_at(monkeypatch, stop):
         if cap.stop or site.owner is not None:
             return real(cap, fn, args, site)
         try:
-            entry = real(Capture(frozenset(site.late), stop), fn, args, site)
+            entry = real(Capture(site.varying(), stop), fn, args, site)
         except (Unsupported, frames.Round):
             return real(cap, fn, args, site)
         done.append(stop)

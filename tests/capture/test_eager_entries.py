@@ -148,7 +148,8 @@ def test_internal_error_is_paid_once(monkeypatch):
 
 def test_recompile_limit_ends_compilation():
     torchweld.reset()
-    compiled = torchweld.compile(helper, backend="eager", options={"recompile_limit": 2})
+    compiled = torchweld.compile(helper, backend="eager", dynamic=False,
+                                 options={"recompile_limit": 2})  # fmt: skip
     for n in (1, 2, 3, 4, 5, 1):
         same(compiled(torch.ones(n)), helper(torch.ones(n)))
     counts = torchweld.statistics()

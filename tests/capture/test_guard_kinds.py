@@ -103,7 +103,19 @@ def resize(x, box):
     x.data = torch.ones(4, 3)
 
 
+def varying():
+    x = torch.ones(5, 3)
+    torchweld.mark_dynamic(x, 0)
+    return x, 3
+
+
+def set_rows(x, n):
+    x.data = torch.ones(n, 3)
+
+
 CASES = {
+    "sizes": Case(lambda x, n: x * n, varying, lambda x, n: set_rows(x, 1),
+                  lambda x, n: set_rows(x, 8)),
     "type": Case(lambda x, box: box.grow(x), lambda: (X, Box()), other_class,
                  lambda x, box: setattr(box, "unread", 3)),
     "is": Case(lambda x, fns: fns[0](x + 1), lambda: (X, [torch.sin, torch.cos]),

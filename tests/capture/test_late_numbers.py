@@ -169,10 +169,7 @@ def test_decayed_weights():
 
 # ------------------------------------------------------------------------- fixed values
 FIXED = {
-    "size": lambda x, n: x.new_zeros(n, 2),
-    "sizes": lambda x, n: x.new_zeros((n, n)) + n,
     "index": lambda x, n: x[n],
-    "slice": lambda x, n: x[:n],
     "loop": lambda x, n: sum([x * i for i in range(n)], x + 1),
     "text": lambda x, n: (x + 1, f"{n}"),
     "key": lambda x, n: x + {0: 1, 1: 5, 2: 6, 3: 7}[n],
@@ -193,6 +190,20 @@ def test_value_that_decides_something_is_guarded(name):
 @pytest.mark.parametrize("name", DECIDED)
 def test_the_outcome_of_a_comparison_is_guarded(name):
     calls(DECIDED[name], *((X, n) for n in (0, 1, 2, 3, 1, 3)), made=3)
+
+
+# what an integer decides as a size -> graphs for 0, 1, 2, 3: one, and one for each answer
+SIZES = {
+    "size": (lambda x, n: x.new_zeros(n, 2), 2),
+    "sizes": (lambda x, n: x.new_zeros((n, n)) + n, 3),
+    "slice": (lambda x, n: x[:n], 2),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_integer_that_is_a_size_is_guarded_by_what_it_decides(name):
+    fn, made = SIZES[name]
+    calls(fn, *((X, n) for n in (0, 1, 2, 3, 1, 3)), made=made)
 
 
 def test_a_number_that_stays_the_same_is_a_constant():

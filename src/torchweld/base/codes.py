@@ -111,6 +111,11 @@ _ROWS = (
         "weights not frozen: gradients are required",
         "call under torch.no_grad() or torch.inference_mode(), or drop options={'freeze': True}",
     ),
+    (
+        "W208",
+        "sizes that vary, in a graph that ATen runs",
+        "pass dynamic=False if there are few sizes",
+    ),
     # runtime: W3xx
     (
         "W301",
@@ -150,6 +155,11 @@ _ROWS = (
         "W404",
         "compilation while the stance forbids it",
         "compile for these arguments before, or leave set_stance('fail_on_recompile')",
+    ),
+    (
+        "W405",
+        "size that was promised to vary, but cannot",
+        "use maybe_mark_dynamic, or change the line that needs one size",
     ),
     # internal: W9xx
     (

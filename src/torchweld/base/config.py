@@ -115,6 +115,14 @@ class Config:
             "effect": "entries of one function after which it runs eagerly",
         },
     )
+    dynamic: bool = field(
+        default=True,
+        metadata={
+            "env": "TORCHWELD_DYNAMIC",
+            "values": "0, 1",
+            "effect": "sizes that differ between calls become symbols; 0: each is compiled",
+        },
+    )
     freeze: bool = field(
         default=False,
         metadata={

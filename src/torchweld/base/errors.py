@@ -7,6 +7,7 @@ WeldError
     StateChanged       another thread changed what was being captured
   FullGraphError       a GraphBreak under fullgraph=True
   RecompileError       compilation under the stance "fail_on_recompile" (also a RuntimeError)
+  PromiseError         a size that was marked as dynamic, where the code needs one size
   BackendError         compiler or loader failed
   UsageError           wrong argument of a public function (also a ValueError or TypeError)
   InternalError        a broken invariant of torchweld
@@ -82,6 +83,10 @@ class FullGraphError(WeldError):
 
 class RecompileError(WeldError, RuntimeError):
     """Something would be compiled although the stance forbids it."""
+
+
+class PromiseError(WeldError, RuntimeError):
+    """A size was marked as dynamic, but the code works with one size only."""
 
 
 class BackendError(WeldError):

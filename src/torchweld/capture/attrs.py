@@ -16,6 +16,7 @@ from torchweld.capture.instances import instance_get, instance_set, slot_get, va
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.suspend import stops_of
+from torchweld.capture.symbolic import number_value
 from torchweld.capture.tables import GETATTR
 from torchweld.capture.values.base import (
     BoundValue,
@@ -166,7 +167,12 @@ def from_python(obj: object) -> Value:
     maker: Callable[[Any], Value] | None = from_table.get(type(obj))  # type: ignore[call-overload]
     if maker is None and isinstance(obj, tuple) and hasattr(obj, "_fields"):
         maker = _fresh_tuple
-    return maker(obj) if maker else Const(obj)
+    if maker is None:
+        return number_value(obj) if type(obj) in _SYMBOLIC else Const(obj)
+    return maker(obj)
+
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _fresh_list(obj: Any) -> Value:

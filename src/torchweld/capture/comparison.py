@@ -37,6 +37,7 @@ from torchweld.capture.values.base import (
     ListValue,
     NotConstant,
     SetValue,
+    SizeValue,
     TensorValue,
     TupleValue,
     Value,
@@ -66,6 +67,11 @@ def compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = N
         cap.deliver(array_binary(cap, symbol, a, b), cont)
         return
     fn, special, reflected = COMPARE[symbol]
+    if isinstance(a, SizeValue) or isinstance(b, SizeValue):
+        answer = cap.sizes.compute(fn, (a, b))
+        if answer is not NotImplemented:
+            cap.deliver(boolean(bool(answer)), cont)
+            return
     hook = user_method(cap, a, special)
     if symbol == "!=" and _ne_by_eq(cap, a, b, cont):
         return
@@ -204,6 +210,10 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
     if user_method(cap, a, "__eq__") or user_method(cap, b, "__eq__"):
         raise NeedsUserCode
     a, b = payload(a), payload(b)
+    if isinstance(a, SizeValue) or isinstance(b, SizeValue):
+        answer = cap.sizes.compute(operator.eq, (a, b))
+        if answer is not NotImplemented:
+            return bool(answer)
     match a, b:
         case (Const(), Const()):
             need_frozen(cap, a)
@@ -248,7 +258,8 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
 
 def _same_or_equal(cap: Capture, a: Value, b: Value) -> bool:
     """How containers compare their items: an object is equal to itself, NaN too."""
-    is_one = isinstance(a, Const) and isinstance(b, Const) and a.obj is b.obj
+    plain = isinstance(a, Const) and isinstance(b, Const) and SizeValue not in (type(a), type(b))
+    is_one = plain and a.obj is b.obj  # type: ignore[attr-defined]
     return a is b or is_one or equal(cap, a, b)
 
 

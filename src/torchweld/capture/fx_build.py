@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,14 @@ from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
 from torchweld.capture.fake_copies import FakeMaker
 from torchweld.capture.late import LateNumber, LateNumbers, takes_late
 from torchweld.capture.state import Stuck, refuse
+from torchweld.capture.symbolic import Form, Sizes, number_value
 from torchweld.capture.values.base import (
     Const,
     DictValue,
     Lazy,
     ListValue,
     NotConstant,
+    SizeValue,
     SliceValue,
     Slot,
     TensorValue,
@@ -36,8 +39,9 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
-from torchweld.ir.fake import FakeMode
+from torchweld.ir.fake import FakeMode, decomposing
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.size_node import node_of
 from torchweld.ir.source import Source
 
 # a multi-tensor result is unpacked only to this depth
@@ -89,12 +93,13 @@ class GraphBuilder:
     places: what each placeholder is, in order: the Source of a tensor, or a late number.
     """
 
-    def __init__(self, late: LateNumbers, force: Callable[[Slot], Value]) -> None:
+    def __init__(self, late: LateNumbers, sizes: Sizes, force: Callable[[Slot], Value]) -> None:
         self.root = self.graph = Graph()
         self.bodies: list[Body] = []
         self.closed: dict[Graph, Body] = {}
         self.any_layout = 0  # in how many functions tensors come with strides that are not known
         self.late = late
+        self.sizes = sizes
         self.force = force
         self.places: list[Source | LateNumber] = []
         self.numbers: dict[int, Node] = {}
@@ -102,6 +107,7 @@ class GraphBuilder:
         self.maker = FakeMaker(self.mode)
         self.memories: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.inputs: list[tuple[Source, TensorValue, torch.Tensor]] = []
+        self.tensors: dict[Source, TensorValue] = {}
         self.versions: list[int] = []
         self.by_fake: dict[int, TensorValue] = {}
         self.origin: dict[Node, TensorValue] = {}  # of the placeholders of tensors
@@ -111,16 +117,16 @@ class GraphBuilder:
         self._names: set[str] = set()
 
     # ------------------------------------------------------------------ inputs
-    def input(self, real: torch.Tensor, source: Source, make_fake: Callable[[], torch.Tensor] | None
-              = None) -> TensorValue:  # fmt: skip
-        """A placeholder for a tensor from outside."""
+    def input(self, real: torch.Tensor, source: Source, form: Form | None = None) -> TensorValue:
+        """A placeholder for a tensor from outside. form: if some of its sizes vary."""
         with torch.no_grad(), outside_of_transforms():
-            fake = make_fake() if make_fake else self._fake(real)
+            fake = self._fake(real) if form is None else symbolic_twin(self.mode, real, form)
         node = self.root.placeholder(self._name(source.text()))
         node.meta[VAL] = fake
         kind = type(real)
         value = TensorValue(node, fake, kind, source)
         self.inputs.append((source, value, real))
+        self.tensors[source] = value
         self.places.append(source)
         self.versions.append(_version(fake))
         self.origin[node] = self.by_fake[id(fake)] = value
@@ -152,6 +158,20 @@ class GraphBuilder:
             self.places.append(x)
         return node
 
+    def size(self, x: SizeValue) -> Any:
+        """A symbolic number as the graph holds it: a node, or a plain number."""
+        if self.graph is not self.root:
+            return x.obj  # graphs inside of nodes have no sizes of their own
+        return self.sizes.node(self.graph, x.number.node.value, self.tensors, self._late_size)
+
+    def _late_size(self, source: Source) -> Node:
+        late = self.late.leaves[source]
+        node = self.number(late)
+        symbol = self.sizes.number(late)
+        assert symbol is not None
+        node.meta[VAL] = symbol.number
+        return node
+
     def mutated_inputs(self) -> list[int]:
         """Positions of the inputs whose data an operator of the graph wrote."""
         written = self.mode.written
@@ -172,7 +192,8 @@ class GraphBuilder:
         graph nor an operator can hold; GraphBreak when the operator cannot run on fakes.
         """
         if self.late.sources:
-            self._fix_numbers(target, args, kwargs)
+            args = [self._settled(target, i, x, args) for i, x in enumerate(args)]
+            kwargs = {k: self._settled(target, k, x, args) for k, x in kwargs.items()}
         fx_args = tuple(self.to_fx(a) for a in args)
         fx_kwargs = {k: self.to_fx(v) for k, v in kwargs.items()}
         real_args = [self.to_fake(a) for a in args]
@@ -184,18 +205,22 @@ class GraphBuilder:
         self.n_calls += 1
         return self.wrap_result(node, result, at, 0)
 
-    def _fix_numbers(self, target: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
-        """Fix the late numbers that the operator cannot take."""
-        given: list[tuple[int | str, Value]] = [*enumerate(args), *kwargs.items()]
-        for place, x in given:
-            if isinstance(x, LateNumber) and not takes_late(target, place, args):
-                x.fix()
+    def _settled(self, target: Any, place: int | str, x: Value, args: list[Value]) -> Value:
+        """An argument; a late number that the operator cannot take becomes a size, or is fixed."""
+        if not isinstance(x, LateNumber) or takes_late(target, place, args):
+            return x
+        made = self.sizes.number(x)
+        if made is None:
+            x.fix()
+        return x if made is None else made
 
     def run(self, op: str, target: Any, args: list[Any], kwargs: dict[str, Any], at: Loc) -> Any:
         """The result of an operator on FakeTensors."""
         name = getattr(target, "__name__", str(target))
+        symbolic = bool(self.sizes.readings)
+        self.mode.cache_enabled &= not symbolic  # torch's memo asks symbols for what ours lack
         try:
-            with self.mode:
+            with self.mode, decomposing() if symbolic else nullcontext():
                 if op == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 return target(*args, **kwargs)
@@ -216,8 +241,10 @@ class GraphBuilder:
             return self._tensor(node, result, at)
         if result is None or isinstance(result, _PLAIN):
             return Const(result)
+        if node_of(result) is not None:
+            return number_value(result)
         if isinstance(result, torch.Size):
-            return TupleValue([Const(int(i)) for i in result], torch.Size)
+            return TupleValue([number_value(i) for i in result], torch.Size)
         if isinstance(result, tuple | list) and depth < _MAX_NESTING:
             items: list[Slot] = []
             for i, item in enumerate(result):
@@ -247,7 +274,7 @@ class GraphBuilder:
             return known  # in-place operators and out= return the object that they got
         if not isinstance(fake, FakeTensor) and not (self.bodies and is_transformed(fake)):
             raise refuse("W112", f"tensor subclass {type(fake).__name__}", at)
-        if any(isinstance(n, torch.SymInt) for n in fake.shape):
+        if any(isinstance(n, torch.SymInt) and node_of(n) is None for n in fake.shape):
             raise refuse("W105", "a size that depends on data", at)
         return self.known(TensorValue(node, fake))
 
@@ -303,40 +330,58 @@ class GraphBuilder:
         """An argument as the graph holds it."""
         if isinstance(x, LateNumber) and not x.fixed and not self.bodies:
             return self.number(x)
-        if isinstance(x, Const) and isinstance(x.obj, type) and x.obj in _DTYPES:
+        if type(x) is Const and isinstance(x.obj, type) and x.obj in _DTYPES:
             return _DTYPES[x.obj]
-        return self._convert(x, self.node_of)
+        return self._convert(x, lambda t: self.node_of(t) if isinstance(t, TensorValue) else (
+            self.size(t)))  # fmt: skip
 
     def to_fake(self, x: Slot) -> Any:
         """An argument as an operator on fakes gets it."""
         if isinstance(x, LateNumber):
-            return x.now
-        if isinstance(x, Const) and isinstance(x.obj, type) and x.obj in _DTYPES:
+            return x.now  # where a size is needed, it has become one
+        if type(x) is Const and isinstance(x.obj, type) and x.obj in _DTYPES:
             return x.obj  # it decides whether it takes a class here
-        return self._convert(x, lambda t: t.fake)
+        return self._convert(x, lambda t: t.fake if isinstance(t, TensorValue) else t.number)
 
-    def _convert(self, x: Slot, tensor: Callable[[TensorValue], Any]) -> Any:
+    def _convert(self, x: Slot, leaf: Callable[[TensorValue | SizeValue], Any]) -> Any:
         match x:
-            case TensorValue():
-                return tensor(x)
+            case TensorValue() | SizeValue():
+                return leaf(x)
+            case LateNumber() if not x.fixed:
+                made = self.sizes.number(x)
+                return x.obj if made is None else leaf(made)
             case ListValue():
-                return [self._convert(i, tensor) for i in x.items]
+                return [self._convert(i, leaf) for i in x.items]
             case TupleValue():
-                items = tuple(self._convert(i, tensor) for i in x.items)
+                items = tuple(self._convert(i, leaf) for i in x.items)
                 if x.kind is torch.Size:
-                    return torch.Size(items)
+                    return items if any(isinstance(i, Node) for i in items) else torch.Size(items)
                 return x.kind(*items) if hasattr(x.kind, "_fields") else items
             case DictValue() if x.complete:
-                return {constant(x.keys[k]): self._convert(v, tensor) for k, v in x.items.items()}
+                return {constant(x.keys[k]): self._convert(v, leaf) for k, v in x.items.items()}
             case SliceValue():
-                return slice(*(self._convert(p, tensor) for p in x.parts))
+                return slice(*(self._convert(p, leaf) for p in x.parts))
             case Const() if isinstance(x.obj, np.generic):
                 return x.obj.item()  # what torch makes of a NumPy number
             case Const() if isinstance(x.obj, _ARGUMENT) or x.obj is None or _is_function(x.obj):
                 return x.obj
             case Lazy():
-                return self._convert(self.force(x), tensor)
+                return self._convert(self.force(x), leaf)
         raise NotConstant
+
+
+def symbolic_twin(mode: FakeMode, real: torch.Tensor, form: Form) -> torch.Tensor:
+    """A fake tensor like `real`, in memory of its own, whose sizes may be symbols."""
+    mode.cache_enabled = False
+    with mode:
+        twin = torch.empty_strided(form.sizes, form.strides, dtype=real.dtype, device=real.device)
+    if not real.requires_grad:
+        return twin
+    twin.requires_grad_()
+    if real.is_leaf:
+        return twin
+    with torch.enable_grad(), mode:
+        return twin.clone()
 
 
 def _is_function(obj: object) -> bool:

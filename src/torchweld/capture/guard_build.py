@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from torchweld.base.errors import InternalError
+from torchweld.capture.size_guards import operand
 from torchweld.frame.program import Builder, Op, Program, torch_inference
-from torchweld.ir.guard import Guard
+from torchweld.ir.guard import Guard, SizeRelation
 from torchweld.ir.source import (
     Applied,
     Attr,
@@ -72,10 +73,16 @@ class GuardBuilder:
         self.guards: dict[int, Guard] = {}  # by the number of the instruction that checks it
         self.registers: dict[Source, int] = {}
         self.states: list[Guard] = []
+        self.relations: list[Guard] = []
         self.by_source: dict[Source, list[Guard]] = {}
         self.children: dict[Source, dict[Source, None]] = {}
         self.order: dict[Source, None] = {}
         for guard in guards:
+            if isinstance(guard.expected, SizeRelation):
+                self.relations.append(guard)
+                for reading in guard.expected.readings:
+                    self._need(reading.source)
+                continue
             if guard.source is None:
                 self.states.append(guard)
                 continue
@@ -103,6 +110,10 @@ class GuardBuilder:
             self._emit(source, late)
         for guard in self._pairs(late):
             self._check(guard)
+        for guard in self.relations:
+            self._note(guard)
+            assert isinstance(guard.expected, SizeRelation)
+            self.out.check(Op.SIZES, obj=operand(guard.expected, self.register), why=guard.text())
         program = self.out.build()
         program.guards = self.guards
         return program

@@ -16,6 +16,7 @@ from torch.fx.node import map_aggregate
 
 from torchweld.base import config
 from torchweld.base.errors import GraphBreak
+from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture import functions, opcodes, outside
 from torchweld.capture.attrs import closure_of
 from torchweld.capture.calls import call_value
@@ -114,8 +115,16 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
             cap.guard("predicate", source, has_plain_data)
     if not grad_mode and not cap.reads_grad and torch.is_grad_enabled not in cap.modes_set:
         _forget_requires_grad(cap)
+    env, readings = cap.sizes.env, tuple(cap.sizes.readings.values())
+    env.where = nowhere
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
-                  rest.resume if rest is not None else None, cap.builder.n_calls)  # fmt: skip
+                  rest.resume if rest is not None else None, cap.builder.n_calls,
+                  env if readings else None, readings)  # fmt: skip
+
+
+def nowhere() -> Loc:
+    """The line of what later stages decide."""
+    return NOWHERE
 
 
 def _has_blocks(code: Code, args: tuple[Any, ...]) -> bool:

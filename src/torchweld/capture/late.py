@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchweld.capture.values.base import Const, TensorValue, Value
+from torchweld.capture.values.base import Const, SizeValue, TensorValue, Value
 from torchweld.ir.source import Source
 
 AddGuard = Callable[[str, Source, object], None]
@@ -68,6 +68,10 @@ class LateNumber(Const):
                 part.fix()
         if self.source is not None:
             self.guard("equal", self.source, self.now)
+
+    @property
+    def sample(self) -> object:
+        return self.now
 
     def cls(self) -> type:
         return type(self.now)
@@ -201,7 +205,7 @@ class Decided:
 
 
 def _is_number(x: Value) -> bool:
-    return isinstance(x, Const) and type(x.obj) in _NUMBERS
+    return isinstance(x, Const) and type(x) is not SizeValue and type(x.obj) in _NUMBERS
 
 
 # ------------------------------------------------------------------- operators on tensors

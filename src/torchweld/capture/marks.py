@@ -160,8 +160,8 @@ def mark_dynamic(t: torch.Tensor, index: int | Iterable[int], *, hint_override: 
                  specialize_on: list[Any] | None = None) -> None:  # fmt: skip
     """Say that these dimensions change from call to call, within the bounds.
 
-    Call it on the tensor before the compiled function gets it. Kept, not yet used: every shape is
-    compiled for itself for now.
+    Call it on the tensor before the compiled function gets it. hint_override, specialize_on: kept
+    for torch.compile, and not used here.
     """
     for i in _each(index):
         _add(t, "_dynamo_dynamic_indices", i)

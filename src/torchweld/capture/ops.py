@@ -20,6 +20,7 @@ from torchweld.capture.arrays.operators import (
 from torchweld.capture.attrs import MISSING, from_python, mro_lookup, watch_class
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.symbolic import is_varying, number_value
 from torchweld.capture.tables import METHODS
 from torchweld.capture.tensors import tensor_binary
 from torchweld.capture.values.base import (
@@ -32,6 +33,7 @@ from torchweld.capture.values.base import (
     Mutable,
     NotConstant,
     SetValue,
+    SizeValue,
     TensorValue,
     TupleValue,
     Value,
@@ -119,6 +121,8 @@ def plain_truth(cap: Capture, x: Value) -> bool:
     if late is not None:
         return late
     match x:
+        case Const() if is_varying(x):
+            return bool(cap.sizes.as_number(x) != 0)
         case Const():
             if type(x.obj).__flags__ & _HEAP_TYPE or hasattr(x.obj, "__len__"):
                 need_frozen(cap, x)
@@ -184,6 +188,11 @@ def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = No
         return
     fn, special, reflected = BINARY[symbol]
     in_place = symbol.endswith("=")
+    if isinstance(a, SizeValue) or isinstance(b, SizeValue):
+        made = _of_sizes(cap, fn, a, b)
+        if made is not None:
+            cap.deliver(made, cont)
+            return
     hook = user_method(cap, a, special)
     if reflected and goes_first(b, a, reflected):
         after = user_method(cap, b, reflected)
@@ -216,6 +225,15 @@ def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = No
     if _no_operator(cap, a, special) and (not reflected or _no_operator(cap, b, reflected)):
         _unsupported(symbol, a, b)
     plain_binary(cap, fn, payload(a), payload(b), cont)
+
+
+def _of_sizes(cap: Capture, fn: Any, *args: Value) -> Value | None:
+    """An operator on numbers that are made of sizes; None if another operand is no number."""
+    try:
+        found = cap.sizes.compute(fn, args)
+    except ArithmeticError as error:
+        raise raised(type(error), *error.args) from None
+    return None if found is NotImplemented else number_value(found)
 
 
 # what makes a Tensor's own operator try to take an object
@@ -372,7 +390,10 @@ def unary(cap: Capture, symbol: str, x: Value, cont: Cont | None = None) -> None
         return
     fn, special = UNARY[symbol]
     hook = user_method(cap, x, special)
-    if hook is not None:
+    made = _of_sizes(cap, fn, x) if isinstance(x, SizeValue) else None
+    if made is not None:
+        cap.deliver(made, cont)
+    elif hook is not None:
         cap.call(Const(hook), [x], {}, cont)
     elif isinstance(x, ArrayValue):
         cap.deliver(array_unary(cap, symbol, x), cont)

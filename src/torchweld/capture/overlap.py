@@ -34,15 +34,19 @@ def safe_from_overlap(gm: GraphModule, call: Callable[..., Any]) -> Callable[...
         for start, i in spans:
             if start < end and (i in written or last in written):
                 return plain(*args)
-            if start + sizes[i] > end:
-                end, last = start + sizes[i], i
+            size = sizes[i] if sizes[i] > 0 else _extent(args[i])
+            if start + size > end:
+                end, last = start + size, i
         return call(*args)
 
     return run
 
 
 def _extent(x: torch.Tensor) -> int:
-    """Bytes from the first element to the end of the last one; 0 for a tensor without elements."""
+    """Bytes from the first element to the end of the last one; 0 for a tensor without elements, and
+    negative if that varies."""
+    if x._has_symbolic_sizes_strides:
+        return -1
     if x.numel() == 0:
         return 0
     steps = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))

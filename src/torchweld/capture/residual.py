@@ -39,6 +39,7 @@ from torchweld.capture.values.base import (
     Mutable,
     PartialValue,
     SetValue,
+    SizeValue,
     SliceValue,
     Slot,
     TensorValue,
@@ -87,6 +88,8 @@ class Residual:
                 return self.tensor(slot)
             case LateNumber() if not slot.fixed:
                 return self.late(slot)
+            case SizeValue():
+                return self.cap.sizes.text(slot.number.node.value, self.param, self.bind_const)
             case Loose() if not slot.fixed:
                 assert slot.source is not None
                 return self.param(slot.source)

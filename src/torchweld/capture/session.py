@@ -18,6 +18,7 @@ from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.late import LateNumbers
 from torchweld.capture.state import Cont, Handed, VFrame, refuse
+from torchweld.capture.symbolic import Sizes, Varying
 from torchweld.capture.values.base import (
     BoundValue,
     CellValue,
@@ -34,11 +35,14 @@ from torchweld.capture.values.base import (
 )
 from torchweld.frame.program import Dispatcher
 from torchweld.ir.guard import Guard
+from torchweld.ir.sizes import SizeEnv
 from torchweld.ir.source import Attr, Pinned, Source, Token
 
 # instructions that one capture may run before it gives up: far beyond the largest model
 MAX_STEPS = 5_000_000
 
+
+NOTHING_VARIES = Varying()
 
 # where the code is that users do not look at
 OWN_CODE = tuple(f"{Path(p).parent}/" for p in (torch.__file__, Path(__file__).parent))
@@ -132,7 +136,8 @@ class Capture:
 
     frames: the virtual call stack, innermost last. objects: Value of each outside object by id.
     changed: outside objects that the frame changed, in the order of the first change.
-    late: sources of numbers that changed between calls, to be read when the compiled code runs.
+    late: numbers that changed between calls, to be read when the compiled code runs. sizes: sizes
+    that did, and what is made of them.
     stop: the number of the instruction before which the capture ends; 0 for the end of the frame.
     shown: ids of dicts that a mapping proxy shows, as they were.
     born: when a value was made that cannot leave the capture, by its id.
@@ -146,10 +151,11 @@ class Capture:
     depended on an object in a way that no guard shows.
     """
 
-    def __init__(self, late: frozenset[Source] = frozenset(), stop: int = 0) -> None:
+    def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0) -> None:
         self.frames: list[VFrame] = []
-        self.late = LateNumbers(late, self.guard)
-        self.builder = GraphBuilder(self.late, self.force)
+        self.late = LateNumbers(varying.numbers, self.guard)
+        self.sizes = Sizes(varying, SizeEnv(self.loc))
+        self.builder = GraphBuilder(self.late, self.sizes, self.force)
         self.guards: dict[tuple[object, ...], Guard] = {}
         self.objects: dict[int, Value] = {}
         self.kept: list[object] = []
@@ -219,6 +225,11 @@ class Capture:
         if self.caller is None:
             raise InternalError("Capture.caller is not set")
         fn, args = _uncompiled(fn, args)
+        if self.sizes.readings and type(fn) is Const and not kwargs:
+            made = self.sizes.call(fn.obj, args)
+            if made is not None:
+                self.deliver(made, cont)
+                return
         if self.late.sources and type(fn) is Const and not kwargs:
             number = self.late.call(fn, args)
             if number is not None:

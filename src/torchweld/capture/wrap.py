@@ -159,9 +159,12 @@ def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
         raise refuse("W112", f"{source.text()} has the negative or conjugate bit set", cap.loc())
     if obj.device.type not in ("cpu", "cuda"):
         raise refuse("W112", f"{source.text()} is on {obj.device}", cap.loc())
-    cap.guard("tensor", source, tensor_codes(obj))
+    codes, form = tensor_codes(obj), cap.sizes.form_of(obj, source)
+    if form is not None:
+        codes = (*codes[:6], *form.guarded)
+    cap.guard("tensor", source, codes)
     with torch.inference_mode(obj.is_inference()):  # whatever the frame has entered by now
-        return cap.builder.input(obj, source)
+        return cap.builder.input(obj, source, form)
 
 
 def _list(cap: Capture, obj: list[object], source: Source) -> Value:

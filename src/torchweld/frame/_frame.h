@@ -60,6 +60,13 @@ PyObject *tw_torch_fast(PyObject *module, PyObject *arg);
 PyObject *tw_torch_inference(PyObject *module, PyObject *unused);
 PyObject *tw_tensor_codes(PyObject *module, PyObject *tensor);
 
+/* --- relations between sizes (_sizes.c) -------------------------------------------------- */
+
+typedef struct TwSizes TwSizes;
+/* NULL with an exception. `tuple` is (reads, code); it may read registers that are written. */
+TwSizes *tw_sizes_new(PyObject *tuple, const bool *written, Py_ssize_t n_regs);
+void tw_sizes_free(TwSizes *s);
+
 /* --- guard programs (_guards.c, _verify.c, _ops.c) ---------------------------------------- */
 
 typedef struct {
@@ -80,6 +87,7 @@ typedef struct {
     PyObject *obj;              /* strong, or NULL */
     union {
         TwTensorSpec *tensor;
+        TwSizes *sizes;
         TwBlock *block;
         int32_t *regs;
         int64_t range[2];
@@ -118,6 +126,7 @@ typedef struct {
 
 enum { TW_OK = 0, TW_FAIL = 1, TW_RESTART = 2 };
 typedef int (*TwOpFn)(TwRun *run, const TwInstr *in);
+int tw_op_sizes(TwRun *run, const TwInstr *in);
 
 enum {
     TW_SRC = 1,         /* reads register src */
@@ -142,7 +151,7 @@ enum {
     TW_OP_IS, TW_OP_IS_NOT, TW_OP_TYPE, TW_OP_EQ, TW_OP_LEN, TW_OP_HAS_KEY, TW_OP_LACKS_KEY,
     TW_OP_KEYS, TW_OP_SAME, TW_OP_DISTINCT, TW_OP_TENSOR, TW_OP_PREDICATE, TW_OP_INT_RANGE,
     TW_OP_TYPE_VERSION, TW_OP_DICT_UNCHANGED, TW_OP_ALL_DISTINCT, TW_OP_STATE,
-    TW_OP_APPLY,
+    TW_OP_APPLY, TW_OP_SIZES,
     TW_N_OPS
 };
 

@@ -241,6 +241,9 @@ free_instr(TwInstr *in)
     if (in->op == TW_OP_TENSOR) {
         tw_tensor_spec_free(in->u.tensor);
     }
+    if (in->op == TW_OP_SIZES) {
+        tw_sizes_free(in->u.sizes);
+    }
     if (in->op == TW_OP_ALL_DISTINCT) {
         PyMem_Free(in->u.regs);
     }

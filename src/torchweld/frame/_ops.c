@@ -593,4 +593,5 @@ const TwOp TW_OPS[TW_N_OPS] = {
     [TW_OP_ALL_DISTINCT] = {"ALL_DISTINCT", op_all_distinct, TW_OBJ},
     [TW_OP_STATE] = {"STATE", op_state, TW_OBJ | TW_PYTHON},
     [TW_OP_APPLY] = {"APPLY", op_apply, TW_SRC | TW_DST | TW_OBJ | TW_PYTHON},
+    [TW_OP_SIZES] = {"SIZES", tw_op_sizes, TW_OBJ},
 };

@@ -135,6 +135,9 @@ check_operands(TwProgram *p, Py_ssize_t at)
     case TW_OP_TENSOR:
         in->u.tensor = tw_tensor_spec_new(in->obj);
         return in->u.tensor != NULL ? 0 : -1;
+    case TW_OP_SIZES:
+        in->u.sizes = tw_sizes_new(in->obj, p->written, p->n_regs);
+        return in->u.sizes != NULL ? 0 : -1;
     case TW_OP_INT_RANGE:
         return PyTuple_Check(in->obj) ? set_range(at, in) : refuse(at, "obj is not (low, high)");
     case TW_OP_TYPE_VERSION:

@@ -69,12 +69,30 @@ class Op(IntEnum):
     ALL_DISTINCT = 25
     STATE = 26
     APPLY = 27
+    SIZES = 28
 
     @property
     def is_access(self) -> bool:
         """Whether the op writes a register."""
         return self <= Op.CALL0 or self is Op.APPLY
 
+
+class Postfix(IntEnum):
+    """The codes of a SIZES program; the last three take a value off the stack and check it."""
+
+    PUSH = 0
+    LOAD = 1
+    ADD = 2
+    MUL = 3
+    FLOORDIV = 4
+    MOD = 5
+    IS_ZERO = 6
+    NOT_ZERO = 7
+    AT_MOST_ZERO = 8
+
+
+# what a SIZES program reads of a register: a size or stride of a tensor, or an int
+READS = ("size", "stride", "number")
 
 # class, dtype, device type, device index, layout, requires_grad, sizes, strides; None is "any", and
 # an empty tuple of strides is "any strides". A ninth item, which `tensor_codes` does not give, is

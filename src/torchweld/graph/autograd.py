@@ -33,7 +33,7 @@ def needs_autograd(
     wants: set[Node] = set()
     for node in gm.graph.nodes:
         if node.op == "placeholder":
-            if next(waiting).requires_grad:
+            if getattr(next(waiting), "requires_grad", False):  # which numbers do not
                 wants.add(node)
         elif node.target in _SETS:
             enabled = bool(node.args[0])

@@ -27,6 +27,7 @@ from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, GradModes
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.nested import Checkpointed, tensors_in
+from torchweld.ir.size_node import fresh, is_number
 
 # Methods that change what a tensor is, not only what it holds.
 _REFUSED_METHODS = frozenset(
@@ -63,7 +64,7 @@ class Interpreter:
     grad: whether the graph's grad modes are followed.
     """
 
-    def __init__(self, recorder: Recorder, inputs: list[Tensor], grad: bool = False) -> None:
+    def __init__(self, recorder: Recorder, inputs: list[Any], grad: bool = False) -> None:
         self.recorder = recorder
         self._grad_modes = GradModes() if grad else None
         self.env: dict[Node, Any] = {}
@@ -87,6 +88,8 @@ class Interpreter:
     def _run_node(self, node: Node) -> Any:
         if node.op == "placeholder":
             return next(self._inputs)
+        if is_number(node.meta.get(VAL)):
+            return fresh(node.meta[VAL])  # computed of sizes: no operator
         at = node.meta.get(LOC, NOWHERE)
         again = isinstance(node.target, Checkpointed)
         self.recorder.begin(node.name, at, again)

@@ -24,8 +24,9 @@ from torchweld.graph.schema import (
     is_effect_free_query,
     view_chain,
 )
-from torchweld.ir.graph import AGAIN, LOC, ORIGIN, VAL
+from torchweld.ir.graph import AGAIN, LOC, ORIGIN, VAL, call_node
 from torchweld.ir.predicted import below_functionalization, real_strides
+from torchweld.ir.size_node import node_of, plain
 
 aten = torch.ops.aten
 
@@ -71,11 +72,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """False: the default would import torch._dynamo to wrap `__torch_dispatch__`."""
         return False
 
-    def placeholder(self, name: str, value: Tensor) -> Node:
-        """An input of the graph, whose value is `value`."""
+    def placeholder(self, name: str, value: Any) -> Node:
+        """An input of the graph, whose value is `value`: a fake tensor, or a number."""
         node = self.graph.placeholder(name)
         node.meta[VAL] = value
-        self._remember(value, node)
+        if isinstance(value, Tensor):
+            self._remember(value, node)
         return node
 
     def begin(self, origin: str, loc: Loc, again: bool = False) -> None:
@@ -119,7 +121,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise Unsupported("W201", "a tensor that is not an input is used", at=self.loc)
         if isinstance(found, Node):
             return found
-        node = self._node("call_function", operator.getitem, found, {}, value)
+        node = self._node(operator.getitem, found, {}, value)
         self._nodes[id(value)] = node
         return node
 
@@ -160,11 +162,18 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         dtype = kwargs.get("dtype") or torch.tensor(x).dtype
         with self, below_functionalization():
             return aten.full.default([], x, dtype=dtype, device=kwargs.get("device"))
+    def _of_sizes(self, number: Any, like: Tensor) -> Any:
+        """A number that is made of sizes as the tensor that it is promoted to."""
+        with below_functionalization(), self:
+            return aten.scalar_tensor.default(number, dtype=like.dtype, device=like.device)
 
     def _with_scalars(self, x: Any) -> Any:
         """`x` with constants for real 0-d tensors: what torch makes of a number, as in x[0] = 1."""
         if isinstance(x, Tensor):
             real_scalar = not isinstance(x, FakeTensor) and x.dim() == 0
+            number = getattr(x, "_wrapped_number", None)
+            if node_of(number) is not None:
+                return self._of_sizes(number, x)
             return self._constant(x) if real_scalar else x
         if isinstance(x, (tuple, list)):
             return type(x)([self._with_scalars(item) for item in x])
@@ -205,15 +214,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if out.layout != torch.strided:
                 raise Unsupported("W112", f"{func} makes a tensor of {out.layout}", at=self.loc)
             if id(out) not in self._nodes:
-                node = self._node("call_function", func, node_args, node_kwargs, out)
+                node = self._node(func, node_args, node_kwargs, out)
                 self._remember(out, node)
             return out
         if out is None:
-            self._node("call_function", func, node_args, node_kwargs, None)
+            self._node(func, node_args, node_kwargs, None)
             return None
         if not isinstance(out, (tuple, list)):
             raise Unsupported("W201", f"{func} returns a {type(out).__name__}", at=self.loc)
-        node = self._node("call_function", func, node_args, node_kwargs, tuple(out))
+        node = self._node(func, node_args, node_kwargs, tuple(out))
         for i, part in enumerate(out):
             if isinstance(part, Tensor):
                 self._remember(part, (node, i))
@@ -238,10 +247,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif draws(func):
             self.layout_matters = True
 
-    def _node(self, op: str, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
+    def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
         if self.backward:
             self._begin_backward_node()
-        node = self.graph.create_node(op, target, args, kwargs)
+        node = call_node(self.graph, target, args, kwargs)
         if self.backward:
             node.meta[BACKWARD] = True
         elif self.again:
@@ -263,7 +272,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return type(x)([self._operand(item) for item in x])
         if isinstance(x, dict):
             return {key: self._operand(item) for key, item in x.items()}
-        return x
+        return plain(x)
 
 
 _DEVICE = torch.ops.prim.device.default

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
@@ -22,8 +24,11 @@ from torchweld.graph.rewrites.run import RefusedError, rewrite
 from torchweld.graph.separate import separate
 from torchweld.graph.tidy import drop_dead, tidy
 from torchweld.graph.verify import verify
-from torchweld.ir.fake import FakeMode
+from torchweld.ir.expr import Expr, Sym
+from torchweld.ir.fake import FakeMode, decomposing
 from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair
+from torchweld.ir.size_node import fresh, is_number, node_of, plain
+from torchweld.ir.sizes import Size
 
 
 def normalize(gm: GraphModule, cfg: Config) -> GraphPair:
@@ -43,15 +48,18 @@ def normalize(gm: GraphModule, cfg: Config) -> GraphPair:
 
 def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    captured = [fake_of(node) for node in places]
+    numbers = {i: plain(n.meta[VAL]) for i, n in enumerate(places) if is_number(n.meta.get(VAL))}
+    mode = mode_of([n.meta.get(VAL) for n in places])
+    captured = [_nothing(mode) if i in numbers else fake_of(n) for i, n in enumerate(places)]
     check_inputs(captured)
     fakes = [changeable(fake) for fake in captured]
-    recorder = Recorder(mode_of(fakes), decompositions(cfg))
-    for node, fake in zip(places, fakes, strict=True):
-        recorder.placeholder(node.name, fake)
-    with functionalized(recorder):
+    recorder = Recorder(mode, decompositions(cfg))
+    for i, (node, fake) in enumerate(zip(places, fakes, strict=True)):
+        recorder.placeholder(node.name, numbers.get(i, fake))
+    symbolic = bool(numbers) or any(f._has_symbolic_sizes_strides for f in fakes)
+    with functionalized(recorder), decomposing() if symbolic else nullcontext():
         inputs = [wrap(fake) for fake in fakes]
-        interpreter = Interpreter(recorder, inputs)
+        interpreter = Interpreter(recorder, [numbers.get(i, x) for i, x in enumerate(inputs)])
         outs = interpreter.run(gm)
         recorder.origin = "output"
         expected = captured_values(gm, len(outs))
@@ -76,7 +84,17 @@ def fake_of(node: Node) -> FakeTensor:
 
 
 def changeable(fake: FakeTensor) -> FakeTensor:
-    """A fake that may be changed outside of inference mode, where graphs are made functional."""
+    """A fake that may be changed outside of inference mode, where graphs are made functional.
+
+    Sizes that are symbols are as all that is known by now lets them be.
+    """
+    if fake._has_symbolic_sizes_strides:
+        kind: dict[str, Any] = {"dtype": fake.dtype, "device": fake.device}
+        sizes, strides = (tuple(map(fresh, n)) for n in (fake.size(), fake.stride()))
+        with torch.inference_mode(False), torch.no_grad(), fake.fake_mode:
+            twin = torch.empty_strided(sizes, strides, **kind)
+        assert isinstance(twin, FakeTensor)
+        return twin
     if not fake.is_inference():
         return fake
     n = fake.untyped_storage().nbytes() // fake.element_size()
@@ -87,8 +105,41 @@ def changeable(fake: FakeTensor) -> FakeTensor:
     return twin
 
 
-def mode_of(fakes: Sequence[FakeTensor]) -> FakeTensorMode:
-    return fakes[0].fake_mode if fakes else FakeMode()
+def mode_of(values: Sequence[object]) -> FakeTensorMode:
+    """The mode of the first fake tensor."""
+    return next((f.fake_mode for f in values if isinstance(f, FakeTensor)), None) or FakeMode()
+
+
+
+def _nothing(mode: FakeTensorMode) -> FakeTensor:
+    """What stands in the place of a number among tensors."""
+    with torch.inference_mode(False), mode:
+        made = torch.empty(0)
+    assert isinstance(made, FakeTensor)
+    return made
+
+
+def sizes_of(graph: Graph) -> tuple[Size, ...]:
+    """Where the symbols of a graph are read: each once, of the first input that has it."""
+    found: dict[Expr, Size] = {}
+
+    def read(x: Any, kind: str, place: int, dim: int) -> None:
+        node = node_of(x)
+        if node is not None and isinstance(node.value, Sym):
+            found.setdefault(node.value, Size(node.value, kind, place, dim, node.hint))
+
+    for i, n in enumerate(graph.find_nodes(op="placeholder")):
+        value = n.meta[VAL]
+        if not isinstance(value, Tensor):
+            read(value, "number", i, 0)
+            continue
+        for d, size in enumerate(value.shape):
+            read(size, "size", i, d)
+    for i, n in enumerate(graph.find_nodes(op="placeholder")):
+        value = n.meta[VAL]
+        for d, step in enumerate(value.stride() if isinstance(value, Tensor) else ()):
+            read(step, "stride", i, d)
+    return tuple(found.values())
 
 
 def captured_values(gm: GraphModule, n: int) -> list[object]:
@@ -115,4 +166,4 @@ def _pair(graph: Graph, results: Results) -> GraphPair:
     node.meta[VAL] = tuple(out.meta[VAL] for out in outputs)
     node.meta.setdefault(ORIGIN, "output")
     node.meta.setdefault(LOC, None)
-    return GraphPair(graph, results.mutated, results.aliases)
+    return GraphPair(graph, results.mutated, results.aliases, sizes=sizes_of(graph))

@@ -16,7 +16,7 @@ from torchweld.graph.layout import is_dense
 from torchweld.graph.outputs import Results
 from torchweld.graph.rewrites.node import new_node
 from torchweld.graph.schema import view_chain
-from torchweld.ir.graph import VAL
+from torchweld.ir.graph import VAL, call_node
 
 aten = torch.ops.aten
 
@@ -103,8 +103,8 @@ def _rebase(graph: Graph, node: Node, old: Node, new: Node) -> Node:
     if node is old:
         return new
     source: Any = node.args[0]
-    copied = graph.create_node(
-        node.op, node.target, (_rebase(graph, source, old, new), *node.args[1:]), node.kwargs
+    copied = call_node(
+        graph, node.target, (_rebase(graph, source, old, new), *node.args[1:]), dict(node.kwargs)
     )
     copied.meta.update(node.meta)
     return copied

@@ -14,6 +14,7 @@ from torchweld.base.config import Config
 from torchweld.graph.schema import draws, has_effect, is_view, view_chain
 from torchweld.ir.graph import VAL
 from torchweld.ir.launches import LAUNCHED, LAUNCHES
+from torchweld.ir.size_node import expr_of, is_number
 
 aten = torch.ops.aten
 
@@ -67,7 +68,11 @@ def _equal_node(node: Node, keep: frozenset[Node]) -> Node | None:
 
 def _geometry(x: Any) -> tuple[object, ...]:
     """What makes two views of one memory equal; the offset comes last."""
-    return (x.dtype, x.device, x.size(), x.stride(), x.is_conj(), x.is_neg(), x.storage_offset())
+    places: tuple[Any, ...] = (x.size(), x.stride(), x.storage_offset())
+    if x._has_symbolic_sizes_strides:  # equal where they are written alike: nothing is decided
+        places = (tuple(map(expr_of, places[0])), tuple(map(expr_of, places[1])),
+                  expr_of(places[2]))  # fmt: skip
+    return (x.dtype, x.device, *places[:2], x.is_conj(), x.is_neg(), places[2])
 
 
 def _skip_inner_view(node: Node, keep: frozenset[Node]) -> None:
@@ -102,6 +107,8 @@ def _key(x: Any) -> object:
         return tuple(_key(item) for item in x)
     if isinstance(x, dict):
         return tuple((name, _key(item)) for name, item in sorted(x.items()))
+    if is_number(x):
+        return (type(x), x.node.value)
     return (type(x), repr(x) if isinstance(x, (float, complex)) else x)
 
 

@@ -21,6 +21,7 @@ from torch.fx import Node
 from torchweld.base.errors import InternalError
 from torchweld.graph.schema import changes_arguments, view_chain
 from torchweld.ir.graph import VAL, GraphPair
+from torchweld.ir.size_node import is_number
 
 
 def verify(pair: GraphPair) -> None:
@@ -61,7 +62,7 @@ def _values(pair: GraphPair) -> None:
     for node in pair.forward.nodes:
         _need(VAL in node.meta, node, "has no value")
         value = node.meta[VAL]
-        if node.op == "output":
+        if node.op == "output" or (node.op == "placeholder" and _is_number(value)):
             continue
         parts = value if isinstance(value, tuple) else (value,)
         for part in parts:
@@ -71,6 +72,10 @@ def _values(pair: GraphPair) -> None:
             modes.add(part.fake_mode)
     if len(modes) > 1:
         raise InternalError("graph: values of several fake modes")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) or is_number(value)
 
 
 def _outputs(pair: GraphPair) -> None:

@@ -18,6 +18,12 @@ from torchweld.ir.predicted import below_functionalization, real_strides
 from torchweld.ir.quiet import UNKNOWN_SOURCE, QuietFakeTensorMode
 
 
+def decomposing() -> Any:
+    """Context in which operators that C++ composes of others are composed in Python, where sizes
+    may be symbols."""
+    return torch._C._EnablePythonDispatcher()
+
+
 class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
     """See the module. Errors: IndexError, UnsupportedFakeTensorException, as fake kernels raise."""
 

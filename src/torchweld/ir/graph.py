@@ -109,6 +109,13 @@ class Backward:
     gradients: tuple[int | None, ...]
 
 
+def call_node(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:
+    """A call at the insertion point. torch warns of symbolic numbers in a new node's arguments."""
+    node = graph.create_node("call_function", target)
+    node.args, node.kwargs = args, kwargs
+    return node
+
+
 def dismantle(gm: GraphModule) -> None:
     """Take a graph apart that nobody needs any more: its nodes refer to one another, and with them
     everything in their metadata would wait for the garbage collector. The text of its code, which

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchweld.base.loc import NOWHERE, Loc
+from torchweld.ir.expr import Expr, Sym, atoms
+from torchweld.ir.sizes import Fact
 from torchweld.ir.source import Source
 
 # kind -> what `expected` is
@@ -22,15 +24,49 @@ KINDS: dict[str, str] = {
     "distinct": "the Source of a value that is a different object",
     "class_version": "None: no attribute of the class or its bases was assigned since capture",
     "state": "(nullary callable, result): interpreter or torch state",
+    "sizes": "a SizeRelation; source is None",
     "predicate": "a callable of the value that answers true; the last resort",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Where the value of a symbol is found: a "size" or "stride" of the tensor at `source`, in
+    dimension `dim`, or the "number" there."""
+
+    symbol: Sym
+    source: Source
+    kind: str
+    dim: int = 0
+
+    def name(self, place: str) -> str:
+        """As the user would write it. place: what the source is called."""
+        shown = {"size": f"{place}.shape[{self.dim}]", "stride": f"{place}.stride({self.dim})"}
+        return shown.get(self.kind, place)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeRelation:
+    """A fact about sizes, and where those that are in it are found."""
+
+    fact: Fact
+    readings: tuple[Reading, ...]
+
+    def text(self) -> str:
+        return self.fact.text({r.symbol: r.name(r.source.text()) for r in self.readings})
+
+
+def relation_of(fact: Fact, readings: dict[Expr, Reading]) -> SizeRelation:
+    """A fact with the readings that it needs."""
+    needed = sorted(atoms(fact.left) | atoms(fact.right), key=Expr.text)
+    return SizeRelation(fact, tuple(readings[s] for s in needed))
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
     """`kind` is a row of KINDS. `why`: the user line that made it necessary.
 
-    For kind "state", source is None.
+    For kinds "state" and "sizes", source is None.
     """
 
     kind: str
@@ -39,6 +75,8 @@ class Guard:
     why: Loc = NOWHERE
 
     def text(self) -> str:
+        if isinstance(self.expected, SizeRelation):
+            return f"{self.kind:<13} {self.expected.text()}"
         name = self.source.text() if self.source is not None else "state"
         shown = self.expected.text() if isinstance(self.expected, Source) else repr(self.expected)
         return f"{self.kind:<13} {name}  {shown[:200]}"

@@ -7,7 +7,8 @@ from types import CodeType
 
 from torch.fx import GraphModule
 
-from torchweld.ir.guard import Guard
+from torchweld.ir.guard import Guard, Reading
+from torchweld.ir.sizes import SizeEnv
 from torchweld.ir.source import Source
 
 
@@ -60,6 +61,8 @@ class Region:
         `inputs`; its output node is a tuple of tensors.
     result: index of the graph output that is the frame's return value, when that is all there is
         to do; else None and `finish` says the rest.
+    env, readings: the symbols of sizes that vary, and where they are found; the facts of `env` must
+        hold, those included that later stages add.
     resume: if the frame was captured up to a break only. operators: calls in the graph.
     """
 
@@ -71,3 +74,5 @@ class Region:
     finish: Finish | None
     resume: Resume | None = None
     operators: int = 0
+    env: SizeEnv | None = field(default=None, compare=False)
+    readings: tuple[Reading, ...] = ()

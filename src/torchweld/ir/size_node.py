@@ -140,9 +140,6 @@ class SizeNode:
     def maybe_as_bool(self) -> bool | None:
         return self.value if isinstance(self.value, bool) else None
 
-    def constant_int(self) -> int | None:
-        return self.maybe_as_int()
-
     def condition(self) -> Condition:
         """This truth value, or whether this number is not zero."""
         match self.value:
@@ -312,23 +309,11 @@ class SizeNode:
         natural = self.is_int() and other.is_int() and other.hint >= 0
         return self.pow_by_natural(other) if natural else self.float_pow(other)
 
-    def _bits(self, fn: Callable[[int, int], int], other: SizeNode) -> SizeNode:
-        return self.wrap_int(fn(int(self.fixed()), int(other.fixed())))
-
     def lshift(self, other: SizeNode) -> SizeNode:
         return self._int(self.whole() * 2 ** int(other.fixed()))
 
     def rshift(self, other: SizeNode) -> SizeNode:
         return self._int(self.whole() // 2 ** int(other.fixed()))
-
-    def bitwise_and(self, other: SizeNode) -> SizeNode:
-        return self._bits(operator.and_, other)
-
-    def bitwise_or(self, other: SizeNode) -> SizeNode:
-        return self._bits(operator.or_, other)
-
-    def bitwise_xor(self, other: SizeNode) -> SizeNode:
-        return self._bits(operator.xor, other)
 
     def sym_min(self, other: SizeNode) -> SizeNode:
         return self if self.le(other).bool_() else other
@@ -489,6 +474,14 @@ class SizeNode:
         return self.wrap_int(int(self.is_non_overlapping_and_dense(sizes, strides).bool_()))
 
 
+def _bits(fn: Callable[[int, int], int]) -> Callable[[SizeNode, SizeNode], SizeNode]:
+    return lambda self, other: self.wrap_int(fn(int(self.fixed()), int(other.fixed())))
+
+
+for _name in ("and", "or", "xor"):
+    setattr(SizeNode, f"bitwise_{_name}", _bits(getattr(operator, f"__{_name}__")))
+
+
 def _math(name: str) -> Callable[[SizeNode], SizeNode]:
     fn = getattr(math, name)
     return lambda self: self._float(fn, self)
@@ -546,12 +539,18 @@ def _is_small(*nodes: SizeNode) -> bool:
 
 # ---------------------------------------------------------------- torch's numbers
 _SYM_INT: Any = torch.SymInt
+_SYM_FLOAT: Any = torch.SymFloat
 
 
-def symbolic(env: SizeEnv, e: Expr) -> Any:
-    """A size as torch takes it: an int, or a torch.SymInt."""
-    e = env.simplify(e)
-    return e.n if isinstance(e, Int) else _SYM_INT(SizeNode(env, e, env.hint(e)))
+def symbolic(env: SizeEnv, value: Number, hint: float = 0.0) -> Any:
+    """A number as torch takes it: an int, or a torch.SymInt; a float, or a torch.SymFloat.
+
+    hint: the value now of a float.
+    """
+    if isinstance(value, Expr):
+        e = env.simplify(value)
+        return e.n if isinstance(e, Int) else _SYM_INT(SizeNode(env, e, env.hint(e)))
+    return value if isinstance(value, float) else _SYM_FLOAT(SizeNode(env, value, hint))
 
 
 def node_of(x: object) -> SizeNode | None:
@@ -580,6 +579,19 @@ def plain(x: Any) -> Any:
         value = node.env.simplify(value)
         return value.n if isinstance(value, Int) else x
     return value if isinstance(value, bool | float) else x
+
+
+def is_number(x: object) -> bool:
+    """Whether a number is symbolic, and ours."""
+    return isinstance(x, torch.SymInt | torch.SymFloat) and node_of(x) is not None
+
+
+def fresh(x: Any) -> Any:
+    """A size as all that is known by now lets it be."""
+    node = node_of(x)
+    if node is None or not isinstance(node.value, Expr):
+        return x
+    return symbolic(node.env, node.value)
 
 
 def hint_of(x: Any) -> Any:

@@ -285,6 +285,14 @@ class SizeEnv:
         self.decide(equal(e, now))
         return now
 
+    def fixed_by(self, symbol: Expr) -> Fact | None:
+        """The fact that leaves one value only for a symbol."""
+        e = self.simplify(symbol)
+        if isinstance(e, Int):
+            found = self._solved.get(symbol)
+            return found and replace(found, right=e)
+        return None
+
     def _known(self, c: Relation) -> bool | None:
         c = _normal(replace(c, expr=self.simplify(c.expr)))
         if c in self._facts:

@@ -31,6 +31,7 @@ from torchweld.capture.ops import (
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.strings import format_value
+from torchweld.capture.symbolic import number_value
 from torchweld.capture.tables import FUNCTIONS, CallHandler, function, klass
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -80,6 +81,9 @@ def len_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if hook is not None:
         cap.call(Const(hook), [x], {}, cont)
         return
+    if isinstance(x, TensorValue) and x.fake.ndim:
+        cap.deliver(number_value(x.fake.shape[0]), cont)
+        return
     cap.deliver(Const(length(cap, payload(x))), cont)
 
 
@@ -99,7 +103,7 @@ def _classinfo(cap: Capture, kinds: Value) -> Any:
 
 def is_instance(cap: Capture, x: Value, kinds: Any) -> bool:
     if isinstance(x, Const):
-        return isinstance(x.obj, kinds)
+        return isinstance(x.sample, kinds)
     if isinstance(x, TensorValue):
         return _is_tensor_instance(x, kinds)
     real = getattr(x, "real", None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
+import operator
 import types
 from typing import Any
 
@@ -24,6 +26,7 @@ from torchweld.capture.items import (
 from torchweld.capture.ops import changed, filed_key, length, payload, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.symbolic import number_value
 from torchweld.capture.tables import METHODS, klass, method
 from torchweld.capture.values.base import (
     Const,
@@ -273,7 +276,10 @@ def sequence_count(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) 
 
 @method(torch.Size, "numel")
 def size_numel(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(Const(torch.Size(constant(cap.unwrap(args[0]))).numel()), cont)
+    sizes = cap.unwrap(args[0])
+    assert isinstance(sizes, TupleValue)
+    numbers = [cap.sizes.as_number(cap.force(n)) for n in sizes.items]
+    cap.deliver(number_value(functools.reduce(operator.mul, numbers, 1)), cont)
 
 
 @method((list, tuple, *DICTS), "__getitem__")

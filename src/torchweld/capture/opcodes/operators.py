@@ -8,6 +8,7 @@ from torchweld.capture.items import del_item, get_item, set_item
 from torchweld.capture.ops import binary, unary
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame
+from torchweld.capture.symbolic import is_varying
 from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import (
     NONE,
@@ -71,6 +72,8 @@ def delete_subscr(cap: Capture, f: VFrame, i: Instr) -> None:
 def make_slice(parts: list[Value]) -> Value:
     """slice(...) of two or three values."""
     full = (*parts, *[NONE] * (3 - len(parts)))
+    if any(is_varying(p) for p in full):
+        return SliceValue(full)  # type: ignore[arg-type]
     try:
         return Const(slice(*(constant(p) for p in full)))
     except NotConstant:

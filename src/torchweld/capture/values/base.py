@@ -43,11 +43,43 @@ class Const(Value):
         super().__init__(source)
         self.obj = obj
 
+    @property
+    def sample(self) -> object:
+        """An object of the same class; the object itself where that is known."""
+        return self.obj
+
     def cls(self) -> type:
         return type(self.obj)
 
     def __repr__(self) -> str:
         return f"Const({self.obj!r})"
+
+
+class SizeValue(Const):
+    """A number that is made of sizes that vary: a torch.SymInt or SymFloat of ours.
+
+    Reading `obj` fixes the sizes.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: Any) -> None:
+        Value.__init__(self)
+        self.number = number
+
+    @property
+    def obj(self) -> object:  # type: ignore[override]
+        return self.number.node.fixed()
+
+    @property
+    def sample(self) -> object:
+        return self.number.node.hint
+
+    def cls(self) -> type:
+        return int if isinstance(self.number, torch.SymInt) else float
+
+    def __repr__(self) -> str:
+        return f"SizeValue({self.number})"
 
 
 class Loose(Const):

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from torchweld.graph.schema import is_composite
-from torchweld.ir.graph import LOC, ORIGIN, VAL
+from torchweld.ir.graph import LOC, ORIGIN, VAL, call_node
 
 aten = torch.ops.aten
 
@@ -25,7 +25,7 @@ def new_node(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str,
     Errors: whatever the operator raises for these fakes; then nothing was inserted.
     """
     value = run_fake(like, target, args, kwargs or {})
-    node = graph.create_node("call_function", target, args, kwargs or {})
+    node = call_node(graph, target, args, kwargs or {})
     node.meta[VAL] = value
     node.meta[ORIGIN] = like.meta.get(ORIGIN, "")
     node.meta[LOC] = like.meta.get(LOC)

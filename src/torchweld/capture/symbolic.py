@@ -1,0 +1,348 @@
+"""Sizes that vary, while a frame is captured: which they are, and numbers that are made of them.
+
+Which sizes of a tensor vary is known before: they changed between two calls, or somebody said so.
+A number that is made of such sizes is a SizeValue. Arithmetic on it is symbolic, a comparison is
+decided by the sizes at hand and becomes a guard, and whatever else asks for the number fixes the
+sizes that it is made of.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from torchweld.capture.late import LateNumber
+from torchweld.capture.values.base import Const, SizeValue, TensorValue, Value
+from torchweld.ir.expr import (
+    Expr,
+    FloorDiv,
+    Int,
+    Mod,
+    Poly,
+    Sym,
+    as_expr,
+    atoms,
+    from_terms,
+    substitute,
+)
+from torchweld.ir.graph import VAL
+from torchweld.ir.guard import Reading
+from torchweld.ir.size_node import Loose, hint_of, plain, symbolic
+from torchweld.ir.sizes import Ratio, SizeEnv, equal
+from torchweld.ir.source import Item, Source
+
+_ATEN = torch.ops.aten
+_READ = {"size": _ATEN.sym_size.int, "stride": _ATEN.sym_stride.int}
+_NUMBERS = (int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Varying:
+    """What changes from call to call.
+
+    numbers: sources of numbers. parts: (source of a tensor, "size" or "stride", dimension). all: so
+    does every size of every input that is no parameter. allowed: False if no size may vary.
+    integers: whether numbers may become sizes.
+    """
+
+    numbers: frozenset[Source] = frozenset()
+    parts: frozenset[tuple[Source, str, int]] = frozenset()
+    all: bool = False
+    allowed: bool = True
+    integers: bool = False
+
+
+def is_varying(x: object) -> bool:
+    """Whether a value is a number that is not known exactly."""
+    return isinstance(x, SizeValue) or (isinstance(x, LateNumber) and not x.fixed)
+
+
+def _is_number(x: Value) -> bool:
+    return is_varying(x) or (type(x) is Const and type(x.obj) in (bool, int, float)) or (
+        isinstance(x, LateNumber))  # fmt: skip
+
+
+def number_value(x: Any) -> Const:
+    """A number that may be symbolic as a Value; truth is decided."""
+    x = plain(x)
+    if isinstance(x, torch.SymBool):
+        return Const(bool(x))
+    return SizeValue(x) if isinstance(x, torch.SymInt | torch.SymFloat) else Const(x)
+
+
+# functions of numbers, and how torch computes them of symbolic ones
+_CALLS: dict[Any, Callable[..., Any]] = {
+    min: min, max: max, pow: pow, abs: abs, int: torch.sym_int, float: torch.sym_float,
+    math.floor: math.floor,
+    math.ceil: math.ceil, math.trunc: math.trunc, torch.sym_int: torch.sym_int,
+    torch.sym_float: torch.sym_float, torch.sym_max: torch.sym_max, torch.sym_min: torch.sym_min,
+    math.sqrt: torch.sym_sqrt if hasattr(torch, "sym_sqrt") else torch._sym_sqrt,  # type: ignore[attr-defined]
+    divmod: lambda a, b: (a // b, a % b), operator.index: lambda a: a,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A tensor as the capture takes it: sizes and strides, and what its guard demands of them."""
+
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    guarded: tuple[tuple[int | None, ...], tuple[int | None, ...]]
+
+
+@dataclass(slots=True, eq=False)
+class Sizes:
+    """The symbols of one capture. readings: symbol -> where it is found."""
+
+    varying: Varying
+    env: SizeEnv
+    readings: dict[Expr, Reading] = field(default_factory=dict)
+    numbers: dict[int, SizeValue] = field(default_factory=dict)
+    nodes: dict[Expr, Node] = field(default_factory=dict)
+    promised: dict[Expr, Reading] = field(default_factory=dict)
+    kept: list[object] = field(default_factory=list)
+
+    @property
+    def active(self) -> bool:
+        """Whether some size is a symbol, or may become one."""
+        return bool(self.readings or self.varying.parts or self.varying.all)
+
+    # ------------------------------------------------------------ symbols
+    def symbol(self, source: Source, kind: str, dim: int, hint: int, lo: int | None = 2,
+               hi: int | None = None) -> Sym:  # fmt: skip
+        made = self.env.symbol(hint, lo, hi)
+        self.readings[made] = Reading(made, source, kind, dim)
+        return made
+
+    def form_of(self, x: torch.Tensor, source: Source) -> Form | None:
+        """How a tensor from outside looks; None if nothing about it varies."""
+        dims = self._dims(x, source)
+        if not dims:
+            return None
+        sizes = [self._size(x, source, d) if d in dims else as_expr(n)
+                 for d, n in enumerate(x.shape)]  # fmt: skip
+        strides = self._strides(x, source, sizes)
+        guarded = tuple(None if d in dims else n for d, n in enumerate(x.shape))
+        numbers = [symbolic(self.env, e) for e in (*sizes, *strides)]
+        self.kept.append(x)
+        loose = tuple(None if not isinstance(e, Int) else e.n for e in strides)
+        return Form(tuple(numbers[: x.dim()]), tuple(numbers[x.dim() :]), (guarded, loose))
+
+    def _dims(self, x: torch.Tensor, source: Source) -> set[int]:
+        """The dimensions whose size varies: 0 and 1 are special everywhere."""
+        own = x.__dict__ if type(x) is torch.Tensor else {}
+        wanted = {d for d in range(x.dim()) if (source, "size", d) in self.varying.parts}
+        marked = set(own.get("_dynamo_dynamic_indices", ()))
+        if not self.varying.allowed:
+            return set()
+        if self.varying.all and type(x) is torch.Tensor and not _is_owned(source):
+            wanted.update(range(x.dim()))
+        wanted |= marked | set(own.get("_dynamo_weak_dynamic_indices", ()))
+        wanted -= set(own.get("_dynamo_static_indices", ())) - marked
+        return {d for d in wanted if x.shape[d] > 1}
+
+    def _size(self, x: torch.Tensor, source: Source, d: int) -> Expr:
+        own = x.__dict__ if type(x) is torch.Tensor else {}
+        least, most = 2, None
+        for dim, lo, hi in own.get("_dynamo_dynamic_range", ()):
+            if dim == d:
+                least, most = max(2, lo or 2), hi
+        made = self.symbol(source, "size", d, int(x.shape[d]), least, most)
+        if d in own.get("_dynamo_dynamic_indices", ()):
+            self.promised[made] = self.readings[made]
+        return made
+
+    def _strides(self, x: torch.Tensor, source: Source, sizes: list[Expr]) -> list[Expr]:
+        """Strides as expressions of the sizes where the elements follow one another."""
+        steps = x.stride()
+        out: list[Expr] = [as_expr(n) for n in steps]
+        running, own = as_expr(1), set[int]()
+        for d in sorted(range(x.dim()), key=lambda d: (steps[d], x.shape[d], -d)):
+            if steps[d] == self.env.hint(running):
+                out[d] = running
+            elif (source, "stride", d) in self.varying.parts and steps[d] > 1:
+                out[d] = self.symbol(source, "stride", d, int(steps[d]))
+                own.add(d)
+            if x.shape[d] != 1:
+                running = out[d] * sizes[d]
+        for d, e in enumerate(out):
+            if not isinstance(e, Int) and d not in own:
+                made = self.symbol(source, "stride", d, int(steps[d]), None)
+                self.env.decide(equal(made, e))
+        return out
+
+    def number(self, x: LateNumber) -> SizeValue | None:
+        """A late number as a symbol; None if it is no integer."""
+        if x.fixed or type(x.now) is not int or not self.varying.integers:
+            return None
+        known = self.numbers.get(id(x))
+        if known is not None:
+            return known
+        if x.source is not None:
+            e = self.symbol(x.source, "number", 0, x.now, None)
+            made: Const | None = number_value(symbolic(self.env, e))
+        else:
+            made = self._computed(x)
+        if not isinstance(made, SizeValue):
+            return None
+        self.numbers[id(x)] = made
+        self.kept.append(x)
+        return made
+
+    def _computed(self, x: LateNumber) -> Const | None:
+        if x.fn not in _EXACT:
+            return None
+        args = [self.as_number(a) for a in x.args]
+        if None in args:
+            return None
+        assert x.fn is not None
+        return number_value(x.fn(*args))
+
+    # ------------------------------------------------------------ values
+    def as_number(self, x: Value) -> Any:
+        """A plain or symbolic number; None if the value is another thing."""
+        if isinstance(x, SizeValue):
+            return plain(x.number)
+        if isinstance(x, LateNumber):
+            made = self.number(x)
+            return x.obj if made is None else made.number
+        return x.obj if isinstance(x, Const) and _is_number(x) else None
+
+    def compute(self, fn: Callable[..., Any], args: Iterable[Value]) -> Any:
+        """fn of numbers, some of which are symbolic; NotImplemented if it is nothing of ours."""
+        given = list(args)
+        if not any(map(is_varying, given)) or not all(map(_is_number, given)):
+            return NotImplemented
+        return fn(*(self.as_number(a) for a in given))
+
+    def call(self, fn: object, args: list[Value]) -> Value | None:
+        """A call of a function of numbers; None if it is nothing of ours."""
+        try:
+            how = _CALLS.get(fn)
+        except TypeError:  # unhashable
+            return None
+        if how is None:
+            return None
+        out = self.compute(how, args)
+        if out is NotImplemented:
+            return None
+        if isinstance(out, tuple):
+            return None
+        return number_value(out)
+
+    # ------------------------------------------------------------ what runs later
+    def node(self, graph: Graph, value: Any, tensors: Mapping[Source, TensorValue],
+             number: Callable[[Source], Node]) -> Any:  # fmt: skip
+        """A symbolic number in the captured graph: a node, or a plain number."""
+        writer = _Writer(self, graph, tensors, number)
+        return writer.write(value)
+
+    def text(self, value: Any, param: Callable[[Source], str],
+             bind: Callable[[object], str]) -> str:  # fmt: skip
+        """A symbolic number as a Python expression over what is found at the sources."""
+        match value:
+            case Expr():
+                value = self.env.simplify(value)
+                shown: dict[Expr, Expr] = {
+                    s: Sym.make(r.name(param(r.source)), None, None)
+                    for s, r in self.readings.items() if s in atoms(value)
+                }  # fmt: skip
+                return f"({substitute(value, shown).text()})"
+            case Ratio():
+                return f"({self.text(value.num, param, bind)} / {value.den})"
+            case Loose():
+                args = ", ".join(self.text(a, param, bind) for a in value.args)
+                return f"{bind(value.fn)}({args})"
+        return repr(value)
+
+
+# what is the same function of symbols
+_EXACT = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg,
+          operator.pos)  # fmt: skip
+
+
+def _is_owned(source: Source) -> bool:
+    """Whether a tensor is a parameter or buffer of a module."""
+    return isinstance(source, Item) and isinstance(source.base, Item) and (
+        source.base.key in ("_parameters", "_buffers"))  # fmt: skip
+
+
+class _Writer:
+    """Writes a number as nodes of the captured graph, each symbol and sum once."""
+
+    def __init__(self, sizes: Sizes, graph: Graph, tensors: Mapping[Source, TensorValue],
+                 number: Callable[[Source], Node]) -> None:  # fmt: skip
+        self.sizes = sizes
+        self.graph = graph
+        self.tensors = tensors
+        self.number = number
+
+    def write(self, value: Any) -> Any:
+        match value:
+            case Int():
+                return value.n
+            case Expr():
+                return self._expr(self.sizes.env.simplify(value))
+            case Ratio():
+                return self._op(value, operator.truediv, self.write(value.num), value.den)
+            case Loose():
+                return self._op(value, value.fn, *(self.write(a) for a in value.args))
+        return value
+
+    def _op(self, value: Any, fn: Any, *args: Any) -> Any:
+        """The node of a value that is fn(*args)."""
+        if not any(isinstance(a, Node) for a in args):
+            return fn(*args)
+        node = self.graph.call_function(fn, args)
+        now = fn(*(hint_of(a.meta[VAL]) if isinstance(a, Node) else a for a in args))
+        node.meta[VAL] = symbolic(self.sizes.env, value, now)
+        return node
+
+    def _expr(self, e: Expr) -> Any:
+        if isinstance(e, Int):
+            return e.n
+        known = self.sizes.nodes.get(e)
+        if known is None:
+            known = self.sizes.nodes[e] = self._made(e)
+        return known
+
+    def _made(self, e: Expr) -> Any:
+        match e:
+            case Poly():
+                total, so_far = self._term(*e.terms[0]), from_terms({e.terms[0][1]: e.terms[0][0]})
+                for coef, factors in e.terms[1:]:
+                    so_far = so_far + from_terms({factors: coef})
+                    total = self._op(so_far, operator.add, total, self._term(coef, factors))
+                return total
+            case FloorDiv():
+                return self._op(e, operator.floordiv, self._expr(e.num), self._expr(e.den))
+            case Mod():
+                return self._op(e, operator.mod, self._expr(e.num), self._expr(e.den))
+        return self._symbol(e)
+
+    def _term(self, coef: int, factors: tuple[Expr, ...]) -> Any:
+        part: Any = None if coef == 1 and factors else coef
+        product = as_expr(coef)
+        for f in factors:
+            product = product * f
+            node = self._expr(f)
+            part = node if part is None else self._op(product, operator.mul, part, node)
+        return part
+
+    def _symbol(self, e: Expr) -> Node:
+        reading = self.sizes.readings[e]
+        if reading.kind == "number":
+            return self.number(reading.source)
+        tensor = self.tensors[reading.source]
+        node = self.graph.call_function(_READ[reading.kind], (tensor.node, reading.dim))
+        node.meta[VAL] = symbolic(self.sizes.env, e)
+        return node
+
+
+__all__ = ["Form", "Sizes", "Varying", "is_varying", "number_value"]

@@ -1,0 +1,76 @@
+"""What changes between two calls: learned from calls that no entry fits, promised by the user.
+
+Also the guards of a region whose sizes vary: later stages add to what was decided by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from torchweld.base.errors import PromiseError
+from torchweld.capture.guard_build import load
+from torchweld.capture.size_guards import size_guards
+from torchweld.frame.program import Entry, tensor_codes
+from torchweld.ir.guard import Guard
+from torchweld.ir.region import Region
+from torchweld.ir.source import Source
+from torchweld.sites import Site
+
+
+def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> None:
+    """Numbers and sizes that differ from what an entry is guarded by vary from now on."""
+    for entry in entries:
+        for guard in entry.info.guards:
+            if guard.kind == "tensor" and site.options.dynamic is not False:
+                site.parts.update(changed_parts(guard, args))
+            if guard.kind != "equal" or type(guard.expected) not in (int, float):
+                continue
+            assert guard.source is not None
+            try:
+                now = load(guard.source, args)
+            except Exception:
+                continue  # the source is gone, which is another guard's business
+            if type(now) is type(guard.expected) and now != guard.expected:
+                site.late.add(guard.source)
+
+
+def changed_parts(guard: Guard, args: tuple[object, ...]) -> Iterator[tuple[Source, str, int]]:
+    """The sizes and strides in which a tensor differs from its guard, if nothing else differs."""
+    assert guard.source is not None
+    assert isinstance(guard.expected, tuple)
+    try:
+        now = load(guard.source, args)
+    except Exception:
+        return
+    if not isinstance(now, torch.Tensor):
+        return
+    old, new = guard.expected, tensor_codes(now)
+    if old[:5] != new[:5] or len(old[6]) != len(new[6]):
+        return
+    for kind, was, is_ in (("size", old[6], new[6]), ("stride", old[7], new[7])):
+        for d, (a, b) in enumerate(zip(was, is_, strict=False)):
+            if a is not None and a != b:
+                yield guard.source, kind, d
+
+
+def guards_of(region: Region) -> tuple[Guard, ...]:
+    """What must hold for a region, with the relations between sizes so far."""
+    if region.env is None:
+        return region.guards
+    return (*region.guards, *size_guards(region.env, region.readings))
+
+
+def check_promises(region: Region, args: tuple[object, ...]) -> None:
+    """Errors: PromiseError for a size that was marked as dynamic, where the code needs one size."""
+    assert region.env is not None
+    for reading in region.readings:
+        fact = region.env.fixed_by(reading.symbol)
+        if fact is None or reading.kind != "size":
+            continue
+        marked = getattr(load(reading.source, args), "__dict__", {})
+        if reading.dim in marked.get("_dynamo_dynamic_indices", ()):
+            name = reading.name(reading.source.text())
+            raise PromiseError("W405", f"{name} was marked with mark_dynamic, but only "
+                               f"{fact.right.text()} fits", at=fact.at)  # fmt: skip
