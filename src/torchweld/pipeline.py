@@ -348,8 +348,8 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
     records = needs_autograd(gm, fakes)
     if has_free_symbols(fakes) and (records or len(fakes) > sum(
             isinstance(f, torch.Tensor) for f in fakes)):  # fmt: skip
-        why = "an input requires grad" if records else "a number among the inputs is a size"
-        return _through_aten(gm, Refusal("W208", why))
+        reason = "an input requires grad" if records else "a number among the inputs is a size"
+        return _through_aten(gm, Refusal("W208", reason))
     if records and settings.freeze:
         why = Refusal("W207", "an input requires grad and grad mode is on")
         events.emit("graph", "not frozen", why.text(), code=why.code, why=why.why)
