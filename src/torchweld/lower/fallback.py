@@ -56,10 +56,11 @@ def lower_extern(b: Builder, node: Node, env: Env) -> Lowered:
     vals = result if isinstance(result, tuple | list) else () if result is None else (result,)
     outs: list[Buffer | None] = []
     for k, v in enumerate(vals):
-        if v is not None and not isinstance(v, torch.Tensor):
+        # an int of a tuple is a size: who reads it has it as a constant
+        if not isinstance(v, torch.Tensor | None) and not (type(v) is int and len(vals) > 1):
             raise LoweringError("W203", f"{name} returns a {type(v).__name__}")
         named = str(k) if len(vals) > 1 else ""
-        outs.append(None if v is None else b.buffer(spec_of(v), named))
+        outs.append(b.buffer(spec_of(v), named) if isinstance(v, torch.Tensor) else None)
     made = tuple(o for o in outs if o is not None)
     b.nodes.append(Extern(made, name, args, kwargs, (), b.origins))
     tensors = tuple(None if o is None else whole(o) for o in outs)
