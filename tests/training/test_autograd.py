@@ -395,3 +395,26 @@ def test_batch_of_gradients():
 
     fn = lambda x: (x * x).exp()
     assert_same(run(torchweld.compile(fn)), run(fn))
+
+
+class NoisyGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * torch.rand_like(grad)
+
+
+def test_numbers_drawn_for_a_gradient_are_drawn_in_the_backward():
+    compiled = torchweld.compile(lambda x: NoisyGradient.apply(x.sin()).cos())
+    found = []
+    for fn in (compiled, lambda x: NoisyGradient.apply(x.sin()).cos()):
+        x = copied(X)
+        out = fn(x)
+        torch.manual_seed(3)
+        out.sum().backward()
+        found.append((x.grad, torch.rand(2)))
+    assert_same([*found[0]], [*found[1]])
+    assert_generated(newest())

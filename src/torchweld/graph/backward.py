@@ -117,7 +117,9 @@ class _Cut:
         return node in self.part.nodes or node in self.zero
 
     def _take(self, node: Node) -> None:
-        if node.op == "placeholder" or draws(node.target):
+        # an operator on gradients has its place here even if torch says that it draws
+        drawn = draws(node.target) and node not in self.depends
+        if node.op == "placeholder" or drawn:
             raise InternalError(f"{node.name} is needed by a backward graph and was not saved")
         zeros = [a for a in node.all_input_nodes if a in self.zero]
         others = [a for a in node.all_input_nodes if a not in self.zero]
