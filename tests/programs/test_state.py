@@ -357,6 +357,20 @@ def alias_args():
     return f
 
 
+@program(4)
+def own_variables():
+    def f(x, y, n):
+        a = n + 1
+        if x.sum() > y.sum():
+            b = x + a
+        else:
+            b = y - a
+        names = sorted(dict(locals()))
+        return names, b * 2, [a, len(locals())]
+
+    return f
+
+
 @pytest.mark.parametrize(("make", "breaks"), PROGRAMS)
 def test_program(make, breaks):
     check(make, breaks)

@@ -99,9 +99,14 @@ def cell_names(code: Code) -> tuple[str, ...]:
     return (*code.cellvars, *code.freevars)
 
 
+def lists_variables(code: Code) -> bool:
+    """Whether the function may ask for all of its variables, by name."""
+    return not _LOOKERS.isdisjoint(code.raw.co_names)
+
+
 def looked_at(code: Code, index: int) -> frozenset[str]:
     """The names of locals and cells that the function may still look at from here on."""
-    if _LOOKERS.intersection(code.raw.co_names):
+    if lists_variables(code):
         return frozenset((*code.varnames, *cell_names(code)))
     if "super" in code.raw.co_names:
         # super() looks at them when it is called, which may be after the name was loaded

@@ -21,6 +21,7 @@ from torchweld.frame.points import (
     Point,
     can_step,
     cell_names,
+    lists_variables,
     looked_at,
     needed,
     place_at,
@@ -51,6 +52,8 @@ def step_piece(code: Code, point: Point) -> Piece:
         raise Unassemblable(f"{code.instrs[point.index].text()} has no step")
     instrs = code.instrs[place.index : place.index + place.count]
     base, pushed = _operands(place.depth, instrs)
+    if base and instrs[-1].op in _CALLS and lists_variables(code):
+        raise Unassemblable("a call that may list the variables, of which the stack's are some")
     deepest = _deepest(code, place, instrs)
     names = Names(code, place.depth, spare=max(0, deepest - place.depth))
     out = Writer(code, names, instrs[0].line)
