@@ -26,6 +26,7 @@ _NO_STEPS = frozenset((
 _OF_SUPER = ("__class__",)
 # What looks at the variables of the frame by other ways than its instructions.
 _LOOKERS = frozenset(("dir", "eval", "exec", "locals", "vars"))
+_WITHOUT_ARGUMENTS = frozenset(("dir", "locals", "vars"))  # else they look at their argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +100,16 @@ def cell_names(code: Code) -> tuple[str, ...]:
     return (*code.cellvars, *code.freevars)
 
 
-def lists_variables(code: Code) -> bool:
-    """Whether the function may ask for all of its variables, by name."""
-    return not _LOOKERS.isdisjoint(code.raw.co_names)
+def lists_variables(code: Code, call: Instr) -> bool:
+    """Whether a call may be one that asks for all variables of the function, by name."""
+    names = _LOOKERS.intersection(code.raw.co_names)
+    others = call.op == "CALL" and call.arg[0] > 0 and names <= _WITHOUT_ARGUMENTS
+    return bool(names) and not others
 
 
 def looked_at(code: Code, index: int) -> frozenset[str]:
     """The names of locals and cells that the function may still look at from here on."""
-    if lists_variables(code):
+    if _LOOKERS.intersection(code.raw.co_names):
         return frozenset((*code.varnames, *cell_names(code)))
     if "super" in code.raw.co_names:
         # super() looks at them when it is called, which may be after the name was loaded

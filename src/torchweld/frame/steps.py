@@ -52,7 +52,7 @@ def step_piece(code: Code, point: Point) -> Piece:
         raise Unassemblable(f"{code.instrs[point.index].text()} has no step")
     instrs = code.instrs[place.index : place.index + place.count]
     base, pushed = _operands(place.depth, instrs)
-    if base and instrs[-1].op in _CALLS and lists_variables(code):
+    if base and instrs[-1].op in _CALLS and lists_variables(code, instrs[-1]):
         raise Unassemblable("a call that may list the variables, of which the stack's are some")
     deepest = _deepest(code, place, instrs)
     names = Names(code, place.depth, spare=max(0, deepest - place.depth))
