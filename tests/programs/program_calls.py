@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from eager_twin import Twins, outcome
 
@@ -24,3 +25,28 @@ def check(make: Callable[[], Callable[..., Any]], breaks: int) -> None:
         Twins().equal((outcome(eager, expected), expected), (outcome(compiled, got), got))
     counts = torchweld.statistics()
     assert (counts["breaks"], counts["internal_errors"]) == (breaks, 0)
+
+
+class Programs:
+    """Programs for a parametrised test: (what makes one, its breaks)."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def stateless(self, breaks: int = 0) -> Callable[[Any], Any]:
+        """The program itself."""
+
+        def keep(fn: Any) -> Any:
+            self.rows.append(pytest.param(lambda: fn, breaks, id=fn.__name__))
+            return fn
+
+        return keep
+
+    def program(self, breaks: int = 0) -> Callable[[Any], Any]:
+        """A function that makes the program, with its state."""
+
+        def keep(make: Any) -> Any:
+            self.rows.append(pytest.param(make, breaks, id=make.__name__))
+            return make
+
+        return keep

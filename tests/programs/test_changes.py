@@ -6,19 +6,10 @@ import functools
 
 import pytest
 import torch
-from program_calls import check
+from program_calls import Programs, check
 
-PROGRAMS = []
-
-
-def program(breaks=0):
-    """A function that makes the program, with its state."""
-
-    def keep(make):
-        PROGRAMS.append(pytest.param(make, breaks, id=make.__name__))
-        return make
-
-    return keep
+PROGRAMS = Programs()
+program = PROGRAMS.program
 
 
 @program(2)
@@ -480,6 +471,6 @@ def bytes_state():
     return f
 
 
-@pytest.mark.parametrize(("make", "breaks"), PROGRAMS)
+@pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
 def test_program(make, breaks):
     check(make, breaks)

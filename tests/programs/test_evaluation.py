@@ -6,19 +6,10 @@ import contextlib
 
 import pytest
 import torch
-from program_calls import check
+from program_calls import Programs, check
 
-PROGRAMS = []
-
-
-def stateless(breaks=0):
-    """The program itself."""
-
-    def keep(fn):
-        PROGRAMS.append(pytest.param(lambda: fn, breaks, id=fn.__name__))
-        return fn
-
-    return keep
+PROGRAMS = Programs()
+stateless = PROGRAMS.stateless
 
 
 @stateless()
@@ -251,6 +242,6 @@ def uses_aug_order(x, y, n):
     return x + 1, log, list(l)
 
 
-@pytest.mark.parametrize(("make", "breaks"), PROGRAMS)
+@pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
 def test_program(make, breaks):
     check(make, breaks)

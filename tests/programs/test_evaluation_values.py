@@ -10,19 +10,10 @@ import typing
 
 import pytest
 import torch
-from program_calls import check
+from program_calls import Programs, check
 
-PROGRAMS = []
-
-
-def stateless(breaks=0):
-    """The program itself."""
-
-    def keep(fn):
-        PROGRAMS.append(pytest.param(lambda: fn, breaks, id=fn.__name__))
-        return fn
-
-    return keep
+PROGRAMS = Programs()
+stateless = PROGRAMS.stateless
 
 
 @stateless()
@@ -383,6 +374,6 @@ def uses_getitem_tuple(x, y, n):
     return x + 1, g[1, 2], g[1:2, ::3], g[...], g[(1,)], g["a"], g[n, None]
 
 
-@pytest.mark.parametrize(("make", "breaks"), PROGRAMS)
+@pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
 def test_program(make, breaks):
     check(make, breaks)

@@ -5,24 +5,15 @@
 import collections
 import dataclasses
 import enum
-import functools
 import typing
 
 import pytest
 import torch
-from program_calls import check
+from language_classes import Prop
+from program_calls import Programs, check
 
-PROGRAMS = []
-
-
-def stateless(breaks=0):
-    """The program itself."""
-
-    def keep(fn):
-        PROGRAMS.append(pytest.param(lambda: fn, breaks, id=fn.__name__))
-        return fn
-
-    return keep
+PROGRAMS = Programs()
+stateless = PROGRAMS.stateless
 
 
 class Desc:
@@ -50,36 +41,6 @@ class NonData:
 
 class HasNon:
     nd = NonData()
-
-
-class Prop:
-    def __init__(self, v):
-        self._v = v
-
-    @property
-    def v(self):
-        "doc"
-        return self._v
-
-    @v.setter
-    def v(self, z):
-        self._v = z * 2
-
-    @v.deleter
-    def v(self):
-        self._v = 0
-
-    @functools.cached_property
-    def c(self):
-        return self._v + 100
-
-    @staticmethod
-    def s(a):
-        return a + 1
-
-    @classmethod
-    def k(cls, a):
-        return cls(a)
 
 
 class GA:
@@ -209,26 +170,6 @@ class FL(enum.Flag):
 class SE(str, enum.Enum):
     U = "u"
     V = "v"
-
-
-@functools.singledispatch
-def sd(a):
-    return "obj"
-
-
-@sd.register
-def _(a: int):
-    return "int"
-
-
-@sd.register(list)
-def _(a):
-    return "list"
-
-
-@sd.register
-def _(a: torch.Tensor):
-    return a * 2
 
 
 @stateless()
@@ -507,6 +448,6 @@ def uses_counter(x, y, n):
     )
 
 
-@pytest.mark.parametrize(("make", "breaks"), PROGRAMS)
+@pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
 def test_program(make, breaks):
     check(make, breaks)

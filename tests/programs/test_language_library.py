@@ -11,49 +11,11 @@ import math
 import operator
 
 import pytest
-from program_calls import check
+from language_classes import Prop
+from program_calls import Programs, check
 
-PROGRAMS = []
-
-
-def stateless(breaks=0):
-    """The program itself."""
-
-    def keep(fn):
-        PROGRAMS.append(pytest.param(lambda: fn, breaks, id=fn.__name__))
-        return fn
-
-    return keep
-
-
-class Prop:
-    def __init__(self, v):
-        self._v = v
-
-    @property
-    def v(self):
-        "doc"
-        return self._v
-
-    @v.setter
-    def v(self, z):
-        self._v = z * 2
-
-    @v.deleter
-    def v(self):
-        self._v = 0
-
-    @functools.cached_property
-    def c(self):
-        return self._v + 100
-
-    @staticmethod
-    def s(a):
-        return a + 1
-
-    @classmethod
-    def k(cls, a):
-        return cls(a)
+PROGRAMS = Programs()
+stateless = PROGRAMS.stateless
 
 
 @functools.singledispatch
@@ -527,6 +489,6 @@ def uses_walrus(x, y, n):
     return z, [w for i in range(5) if (w := i * 2) > 4], w
 
 
-@pytest.mark.parametrize(("make", "breaks"), PROGRAMS)
+@pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
 def test_program(make, breaks):
     check(make, breaks)

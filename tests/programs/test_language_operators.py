@@ -7,19 +7,10 @@ import types
 
 import pytest
 import torch
-from program_calls import check
+from program_calls import Programs, check
 
-PROGRAMS = []
-
-
-def stateless(breaks=0):
-    """The program itself."""
-
-    def keep(fn):
-        PROGRAMS.append(pytest.param(lambda: fn, breaks, id=fn.__name__))
-        return fn
-
-    return keep
+PROGRAMS = Programs()
+stateless = PROGRAMS.stateless
 
 
 class Sub0:
@@ -512,6 +503,6 @@ def uses_simplenamespace(x, y, n):
     return s.b * s.c, sorted(vars(s)), s == types.SimpleNamespace(a=n, b=x, c=s.c) if False else 1
 
 
-@pytest.mark.parametrize(("make", "breaks"), PROGRAMS)
+@pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
 def test_program(make, breaks):
     check(make, breaks)

@@ -9,39 +9,10 @@ import typing
 
 import pytest
 import torch
-from program_calls import check
+from program_calls import Programs, check
 
-PROGRAMS = []
-
-
-def stateless(breaks=0):
-    """The program itself."""
-
-    def keep(fn):
-        PROGRAMS.append(pytest.param(lambda: fn, breaks, id=fn.__name__))
-        return fn
-
-    return keep
-
-
-@functools.singledispatch
-def sd(a):
-    return "obj"
-
-
-@sd.register
-def _(a: int):
-    return "int"
-
-
-@sd.register(list)
-def _(a):
-    return "list"
-
-
-@sd.register
-def _(a: torch.Tensor):
-    return a * 2
+PROGRAMS = Programs()
+stateless = PROGRAMS.stateless
 
 
 @stateless()
@@ -272,6 +243,6 @@ def uses_sum_generators(x, y, n):
     )
 
 
-@pytest.mark.parametrize(("make", "breaks"), PROGRAMS)
+@pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
 def test_program(make, breaks):
     check(make, breaks)
