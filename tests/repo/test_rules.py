@@ -83,7 +83,7 @@ import torchweld
 torchweld.compile
 fresh = set(sys.modules) - before
 print(len([m for m in fresh if m.startswith("torchweld")]))
-print([m for m in sys.modules if m.startswith(("torch._dynamo", "torch._inductor"))])
+print([m for m in sys.modules if m.startswith(("torch._dynamo", "torch._inductor", "torch.onnx"))])
 print([m for m in fresh if m.split(".")[0] not in ("torchweld", "torch")])
 """)
     assert done.returncode == 0, done.stderr

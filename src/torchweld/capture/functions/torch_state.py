@@ -110,7 +110,8 @@ _answer(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, i
         torch._utils.is_compiling, ("torch._dynamo.external_utils", "is_compiling"))
 _answer(False, torch.jit.is_scripting, torch.jit.is_tracing,  # type: ignore[attr-defined]
         torch._C._get_tracing_state,
-        torch.onnx.is_in_onnx_export, torch.compiler.is_exporting, torch.distributed.is_initialized,
+        ("torch.onnx", "is_in_onnx_export"), torch.compiler.is_exporting,
+        torch.distributed.is_initialized,
         marks.is_exporting,
         torch._C._is_torch_function_all_disabled, torch.overrides.is_tensor_method_or_property)
 _answer(None, torch._C._log_api_usage_once, torch.compiler.cudagraph_mark_step_begin,
