@@ -109,16 +109,21 @@ def _reshaped(args: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(map(one, args))
 
 
-def samples_of(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Sample]:
-    """The entry's own samples, non-contiguous forms of some, and 0-d, empty and special ones."""
-    torch.manual_seed(SEED)
-    own = list(islice(op.sample_inputs(device, dtype, requires_grad=False), limit))
+def laid_out(own: list[Any], limit: int) -> Iterator[Sample]:
+    """Samples as the entry gives them, and some of them in non-contiguous memory."""
     for s in own:
         yield Sample((s.input, *s.args), s.kwargs)
     for s in own[: max(1, limit // 4)]:
         if all(x.layout == torch.strided for x in tensors((s.input, s.args, s.kwargs))):
-            s = s.noncontiguous()
-            yield Sample((s.input, *s.args), s.kwargs)
+            other = s.noncontiguous()
+            yield Sample((other.input, *other.args), other.kwargs)
+
+
+def samples_of(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Sample]:
+    """The entry's own samples, non-contiguous forms of some, and 0-d, empty and special ones."""
+    torch.manual_seed(SEED)
+    own = list(islice(op.sample_inputs(device, dtype, requires_grad=False), limit))
+    yield from laid_out(own, limit)
     if isinstance(op, (UnaryUfuncInfo, BinaryUfuncInfo)) and own:
         s = own[0]
         for shape in ((), (0,), (2, 0, 3), (1, 7, 1)):

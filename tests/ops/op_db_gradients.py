@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from op_db import SEED, Outcome, Sample, Writer, clone, reasons, short
+from op_db import SEED, Outcome, Sample, Writer, clone, laid_out, reasons, short
 from torch.testing._internal.opinfo.core import BinaryUfuncInfo, ReductionOpInfo, UnaryUfuncInfo
 
 import torchweld
@@ -38,12 +38,7 @@ def samples_of(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator
     """The entry's own samples, non-contiguous forms of some, and 0-d and empty ones."""
     torch.manual_seed(SEED)
     own = list(islice(op.sample_inputs(device, dtype, requires_grad=True), limit))
-    for s in own:
-        yield Sample((s.input, *s.args), s.kwargs)
-    for s in own[: max(1, limit // 4)]:
-        if all(x.layout == torch.strided for x in tensors((s.input, s.args, s.kwargs))):
-            other = s.noncontiguous()
-            yield Sample((other.input, *other.args), other.kwargs)
+    yield from laid_out(own, limit)
     if isinstance(op, (UnaryUfuncInfo, BinaryUfuncInfo, ReductionOpInfo)) and own:
         s = own[0]
         for shape in ((), (0,), (1, 7, 1)):

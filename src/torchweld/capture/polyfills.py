@@ -71,11 +71,6 @@ def list_(iterable: Any) -> list[Any]:
     return out
 
 
-def extend_(box: list[Any], iterable: Any) -> None:
-    for x in iterable:
-        box.append(x)
-
-
 def set_update(box: set[Any], *iterables: Any) -> None:
     for iterable in iterables:
         for x in iterable:

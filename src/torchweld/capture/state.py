@@ -38,10 +38,6 @@ class Handed(Exception):
         self.value = value
 
 
-class Unbound:
-    """Marks a local without a value."""
-
-
 @dataclass(slots=True, eq=False)
 class VFrame:
     """One virtual frame.

@@ -551,10 +551,6 @@ def _is_id(filed: object) -> bool:
     return type(filed).__name__ == "IdKey"
 
 
-def vars_source(source: Source) -> Source:
-    return InstanceDict.make(source)
-
-
 for _type in IDENTITY:
     if _type not in (types.FunctionType, types.BuiltinFunctionType):  # outside.py
         WRAPPERS.add(_type, by_identity)

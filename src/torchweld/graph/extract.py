@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from torch.fx import Graph, Node
@@ -38,15 +38,19 @@ class Extraction:
         self.nodes[node] = made
 
 
-def ancestors(ends: Iterable[Node]) -> set[Node]:
-    """The nodes, and everything that they are computed from."""
+def ancestors(ends: Iterable[Node], known: Container[Node] = ()) -> set[Node]:
+    """The nodes, and everything that they are computed from.
+
+    known: what is there already, and not computed.
+    """
     found: set[Node] = set()
     waiting = list(ends)
     while waiting:
         node = waiting.pop()
         if node not in found:
             found.add(node)
-            waiting.extend(node.all_input_nodes)
+            if node not in known:
+                waiting.extend(node.all_input_nodes)
     return found
 
 

@@ -151,20 +151,9 @@ class _Choice:
                 self.network.edge(self._gate(end)[1], self.sink, INFINITE)
         side = self.network.sink_side(self.source, self.sink)
         found = {n for n, (a, b) in self.gates.items() if a not in side and b in side}
-        found |= {n for n in self._read_again(ends, found) if n in self.kept}
+        # a backward graph with these values saved also reads what is kept anyway
+        found |= ancestors(ends, found | self.kept) & self.kept
         return [n for n in self.graph.nodes if n in found]
-
-    def _read_again(self, ends: Sequence[Node], saved: set[Node]) -> set[Node]:
-        """Everything that a backward graph with these values saved reads or computes again."""
-        seen: set[Node] = set()
-        waiting = list(ends)
-        while waiting:
-            node = waiting.pop()
-            if node not in seen:
-                seen.add(node)
-                if node not in saved and node not in self.kept:
-                    waiting.extend(node.all_input_nodes)
-        return seen
 
     def _gate(self, first: Node) -> tuple[int, int]:
         """The node's two ends in the network; what it is computed from is added with it."""

@@ -18,6 +18,8 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
+from torchweld.ir.nested import tensors_in
+
 # When the table is full it is emptied: a model has a few hundred different calls.
 _MOST = 20_000
 _META = torch.device("meta")
@@ -126,10 +128,9 @@ def _look(func: OpOverload, args: Sequence[Any], x: Any) -> _Look | None:
         return None
     if x.constant is not None or x.requires_grad or x.is_conj() or x.is_neg():
         return None
-    memory = x.untyped_storage()._cdata
-    owner = next((i for i, a in enumerate(args) if isinstance(a, FakeTensor)
-                  and a.untyped_storage()._cdata == memory), None)  # fmt: skip
-    given = [a for a in _flat(args) if isinstance(a, FakeTensor)]
+    owner = next((i for i, a in enumerate(args) if isinstance(a, FakeTensor) and _shares(x, a)),
+                 None)  # fmt: skip
+    given = tensors_in(args, FakeTensor)
     if any(x is a for a in given) or (owner is not None) != _shares_memory(func):
         return None
     if owner is None and (x.storage_offset() or any(_shares(x, a) for a in given)):
@@ -140,12 +141,6 @@ def _look(func: OpOverload, args: Sequence[Any], x: Any) -> _Look | None:
 
 def _shares_memory(func: OpOverload) -> bool:
     return bool(func.is_view) or func is _ATEN._unsafe_view.default
-
-
-def _flat(x: Any) -> list[Any]:
-    if isinstance(x, (tuple, list)):
-        return [leaf for item in x for leaf in _flat(item)]
-    return [x]
 
 
 def _shares(a: Tensor, b: Tensor) -> bool:

@@ -348,11 +348,6 @@ def rebuild(x: Scalar, leaf: Callable[[Scalar], Scalar | None],
     return go(x)
 
 
-def substitute_axes(x: Scalar, values: dict[Expr, Expr]) -> Scalar:
-    """`x` with loop indices replaced by expressions."""
-    return rebuild(x, lambda n: None, lambda e: rewrite(e, values.get))
-
-
 def reads(n: Node) -> set[Buffer]:
     """The buffers that a node reads (a Nest that accumulates also reads its out)."""
     if isinstance(n, Nest):

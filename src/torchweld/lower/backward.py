@@ -88,27 +88,7 @@ def layer_norm_backward(b: Builder, grad_out: Tensor, x: Tensor, normalized_shap
                         mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None,
                         output_mask: Sequence[bool]) -> Results:  # fmt: skip
     """Gradients of x, weight and bias."""
-    out = _Masked(b, output_mask)
-    rank, count = len(x.shape), len(normalized_shape)
-    o = Over(x.shape, frozenset(range(rank - count, rank)), True)
-    g, read = read_as(grad_out, x.dtype), read_as(x, x.dtype)
-
-    def scale(row: Idx) -> Val:
-        return rstd.load(row).to(x.dtype.compute)
-
-    def normal(idx: Idx) -> Val:
-        row = o.row(idx)
-        return (read(idx) - mean.load(row).to(x.dtype.compute)) * scale(row)
-
-    def weighted(idx: Idx) -> Val:
-        v = g(idx)
-        return v if weight is None else v * weight.load(idx[rank - count :]).to(v.dtype)
-
-    rows = tuple(range(rank - count))
-    dx = _row_backward(b, o, weighted, normal, scale, True) if output_mask[0] else g
-    return (out.emit(0, dx, "x"),
-            out.sums(1, x.shape, rows, lambda i: g(i) * normal(i), "weight"),
-            out.sums(2, x.shape, rows, g, "bias"))  # fmt: skip
+    return _norm_backward(b, grad_out, x, len(normalized_shape), mean, rstd, weight, output_mask)
 
 
 @reduction("aten._fused_rms_norm_backward.default")
@@ -116,25 +96,38 @@ def rms_norm_backward(b: Builder, grad_out: Tensor, x: Tensor, normalized_shape:
                       rstd: Tensor, weight: Tensor | None,
                       output_mask: Sequence[bool]) -> Results:  # fmt: skip
     """Gradients of x and weight."""
+    mask = (*output_mask, False)
+    return _norm_backward(b, grad_out, x, len(normalized_shape), None, rstd, weight, mask)[:2]
+
+
+def _norm_backward(b: Builder, grad_out: Tensor, x: Tensor, count: int, mean: Tensor | None,
+                   rstd: Tensor, weight: Tensor | None,
+                   output_mask: Sequence[bool]) -> Results:  # fmt: skip
+    """Gradients of x, weight and bias for (x - mean) * rstd * weight + bias over the last `count`
+    dimensions; without a mean the rows are not centered."""
     out = _Masked(b, output_mask)
-    rank, count = len(x.shape), len(normalized_shape)
-    o = Over(x.shape, frozenset(range(rank - count, rank)), True)
+    first = len(x.shape) - count
+    o = Over(x.shape, frozenset(range(first, first + count)), True)
     g, read = read_as(grad_out, x.dtype), read_as(x, x.dtype)
 
     def scale(row: Idx) -> Val:
         return rstd.load(row).to(x.dtype.compute)
 
     def normal(idx: Idx) -> Val:
-        return read(idx) * scale(o.row(idx))
+        row = o.row(idx)
+        v = read(idx)
+        return (v if mean is None else v - mean.load(row).to(x.dtype.compute)) * scale(row)
 
     def weighted(idx: Idx) -> Val:
         v = g(idx)
-        return v if weight is None else v * weight.load(idx[rank - count :]).to(v.dtype)
+        return v if weight is None else v * weight.load(idx[first:]).to(v.dtype)
 
-    rows = tuple(range(rank - count))
-    dx = _row_backward(b, o, weighted, normal, scale, False) if output_mask[0] else g
+    rows = tuple(range(first))
+    centered = mean is not None
+    dx = _row_backward(b, o, weighted, normal, scale, centered) if output_mask[0] else g
     return (out.emit(0, dx, "x"),
-            out.sums(1, x.shape, rows, lambda i: g(i) * normal(i), "weight"))  # fmt: skip
+            out.sums(1, x.shape, rows, lambda i: g(i) * normal(i), "weight"),
+            out.sums(2, x.shape, rows, g, "bias"))  # fmt: skip
 
 
 @reduction("aten.native_batch_norm_backward.default")
