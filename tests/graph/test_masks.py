@@ -108,6 +108,29 @@ def test_every_other_mask_is_read(mask: Callable[[Tensor], Tensor]) -> None:
     assert isinstance(read, TensorArg) and not flags["causal"]
 
 
+@pytest.mark.parametrize(("mask", "causal"), [(boolean, True), (all_true, False)])
+@pytest.mark.parametrize("positional", [True, False])
+def test_the_backward_is_of_the_attention_without_a_mask(
+    mask: Callable[[Tensor], Tensor], causal: bool, positional: bool
+) -> None:
+    def fn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if positional:
+            return F.scaled_dot_product_attention(q, k, v, mask(q))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask(q))
+
+    inputs = [torch.randn(2, 4, LENGTH, 16, requires_grad=True) for _ in range(3)]
+    torchweld.reset()
+    got = torch.autograd.grad(torchweld.compile(fn, fullgraph=True)(*inputs).sin().sum(), inputs)
+    want = torch.autograd.grad(fn(*inputs).sin().sum(), inputs)
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-4, atol=1e-5)
+    (made,) = STATISTICS.compiled
+    (backward,) = made.backwards
+    (call,) = [s for s in backward.program.steps
+               if isinstance(s, Call) and s.op.endswith("for_cpu_backward.default")]  # fmt: skip
+    assert call.args[7] is causal and dict(call.kwargs).get("attn_mask") is None
+
+
 @pytest.mark.parametrize(("dtype", "value", "hides"), [
     (torch.bfloat16, -65504.0, "later"), (torch.float16, -65504.0, "later"),
     (torch.float32, -65504.0, None), (torch.float32, -math.inf, "later"),

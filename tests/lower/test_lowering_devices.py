@@ -114,3 +114,13 @@ def test_a_product_of_inner_size_1_is_cublas_where_tf32_is_allowed(
     finally:
         torch.set_float32_matmul_precision(before)
     assert [type(n) for n in g.nodes] == [kind]
+
+
+def test_statistics_of_batch_norm_in_half_precision_are_kept_in_f32_on_a_gpu() -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        op = torch.ops.aten._native_batch_norm_legit.no_stats
+        y, mean, _ = op(x, w, w, True, 0.1, 1e-5)
+        return y * mean.mean()
+
+    g = lowered(fn, ((32, 64), "cuda:0"), ((64,), "cuda:0"), dtype=torch.bfloat16)
+    assert all(isinstance(n, Nest) for n in g.nodes)

@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
 )
 from torch.fx import GraphModule, Node
+from torch.nn import functional as F
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
@@ -22,11 +24,13 @@ from torchweld.graph.layout import same_strides
 from torchweld.graph.norms import NORMS
 from torchweld.graph.random import RANDOM, RANDOM_METHODS
 from torchweld.graph.record import Recorder
+from torchweld.graph.rewrites.masks import Constants, settled
 from torchweld.graph.schema import writes_in_place
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, GradModes
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.nested import Checkpointed, tensors_in
+from torchweld.ir.predicted import below_functionalization
 from torchweld.ir.size_node import fresh, is_number
 
 # Methods that change what a tensor is, not only what it holds.
@@ -48,6 +52,7 @@ _REFUSED_METHODS = frozenset(
 )
 
 _REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM, **SPLITS}
+_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _METHODS = {**RANDOM_METHODS, **SPLIT_METHODS}
 
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
@@ -70,6 +75,7 @@ class Interpreter:
         self.env: dict[Node, Any] = {}
         self._inputs = iter(inputs)
         self._contexts = ContextStack()
+        self._constants = Constants()
         self._fidelity: Fidelity
 
     def run(self, gm: GraphModule) -> list[Any]:
@@ -130,8 +136,31 @@ class Interpreter:
             return self._contexts.run(target, args, kwargs)
         if isinstance(target, HigherOrderOperator):
             raise Unsupported("W201", f"higher-order operator {target}", at=at)
+        if target is F.scaled_dot_product_attention:
+            kwargs.update(zip(_ATTENTION, args, strict=False))
+            args, kwargs = (), self._unmasked(kwargs)
         function: Callable[..., Any] = _REPLACED.get(target, target)
         return function(*args, **kwargs)
+
+    def _unmasked(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of attention without a mask that is the same in every call and hides nothing,
+        or what is later.
+
+        Before torch chooses a kernel and its backward: traced models pass masks where eager ones
+        pass none.
+        """
+        mask = given.get("attn_mask")
+        if mask is None or mask.requires_grad or given.get("is_causal"):
+            return given
+        node = self.recorder.node_of(unwrap(mask))
+        if node.meta[VAL]._has_symbolic_sizes_strides:
+            return given
+        length = given["query"].shape[-2]
+        with _disable_current_modes(), below_functionalization():
+            hides = settled(node, length, self._constants)
+        if hides is None:
+            return given
+        return {**given, "attn_mask": None, "is_causal": hides == "later"}
 
     def _check_layout(self, node: Node, at: Loc) -> None:
         """Refuse to number the elements of a tensor whose layout differs from eager's.

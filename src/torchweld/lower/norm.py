@@ -216,11 +216,12 @@ def _batch_statistics(b: Builder, x: Tensor, others: Sequence[Tensor | None],
     the sum of squared distances, all of shape [C].
 
     Eager keeps the sum and what is divided from it in that dtype, which rounds them if it is
-    narrow; its kernel for other layouts does not (bit for bit in bf16, torch 2.13).
+    narrow; its kernel for other layouts does not (bit for bit in bf16, torch 2.13), and kernels of
+    GPUs never round them.
     Errors: LoweringError if torch predicts another dtype for a result that is used.
     """
     mixed = any(t is not None and t.dtype is not x.dtype for t in others)
-    kept = x.dtype.compute if mixed else x.dtype
+    kept = x.dtype.compute if mixed or b.spec.device != "cpu" else x.dtype
     if any(k in b.used and b.specs[k].dtype is not kept for k in (1, 2)):
         raise LoweringError("W203", "statistics whose dtype torch predicts wrongly")
     o = _channels(x)

@@ -69,7 +69,7 @@ def nll_loss_backward(grad_output: Tensor, self: Tensor, target: Tensor, weight:
     return aten.where.self(hit, each, zero)
 
 
-@decomposes(aten.silu_backward.default, aten.mish_backward.default)
-def whole(grad_output: Tensor, self: Tensor) -> Any:
+@decomposes(aten.silu_backward.default, aten.mish_backward.default, aten._fused_rms_norm.default)
+def whole(*args: Any) -> Any:
     """Kept: torch would take it apart, and write in place."""
     return NotImplemented

@@ -56,10 +56,15 @@ def settle_masks(graph: Graph) -> None:
         if not isinstance(mask, Node) or arg(node, causal_at, "is_causal", False):
             continue
         if mask not in hides:
-            value = constants.value(mask)
-            hides[mask] = None if value is None else hidden(value, tensor(node.args[0]).shape[-2])
+            hides[mask] = settled(mask, tensor(node.args[0]).shape[-2], constants)
         if hides[mask] is not None:
             _unmask(node, mask_at, name, causal_at, causal=hides[mask] == "later")
+
+
+def settled(mask: Node, length: int, constants: Constants) -> str | None:
+    """What a mask that no input decides hides, as `hidden` says; None for any other mask."""
+    value = constants.value(mask)
+    return None if value is None else hidden(value, length)
 
 
 def hidden(mask: Tensor, length: int) -> str | None:
