@@ -298,7 +298,7 @@ def test_tied_weights():
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"padding_idx": 2}, {"scale_grad_by_freq": True}])
+    {}, {"padding_idx": 2}, {"max_norm": 1.0}, {"scale_grad_by_freq": True}])
 def test_embedding(options):
     made = check_module(nn.Sequential(nn.Embedding(11, 6, **options), nn.Tanh()), IDS)
     assert_generated(made)
@@ -329,6 +329,55 @@ def test_complex_numbers():
         return torch.view_as_real(torch.fft.rfft(x @ w)).square().sum(-1)
 
     check(fn, leaf(4, 6), leaf(6, 6))
+
+
+class Average(nn.Module):
+    """Subtracts a running mean that each call moves on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        with torch.no_grad():
+            self.mean.lerp_(y.mean(0), 0.1)
+        return y - self.mean
+
+
+class Clamped(nn.Module):
+    """data: whether the weight is changed as `.data`, or under no_grad."""
+
+    def __init__(self, data: bool) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 4)
+        self.data = data
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.data:
+            self.a.weight.data.clamp_(-0.1, 0.1)
+        else:
+            with torch.no_grad():
+                self.a.weight.clamp_(-0.1, 0.1)
+        return self.a(x).tanh()
+
+
+CHANGING = {
+    "running mean": Average,
+    "clamped data": lambda: Clamped(True),
+    "clamped weight": lambda: Clamped(False),
+    "spectral norm": lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4)),
+    "spectral norm of old": lambda: nn.utils.spectral_norm(nn.Linear(6, 4)),
+    "batch norm": lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_module_that_changes_its_state(name):
+    torch.manual_seed(2)
+    made = check_module(CHANGING[name](), torch.randn(8, 6), rtol=1e-4, atol=1e-4)
+    assert_generated(made)
 
 
 def test_dropout_draws_eagers_numbers():

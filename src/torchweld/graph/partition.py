@@ -69,6 +69,7 @@ class Traced:
     owners: tuple[str | None, ...]
     returned: tuple[Returned, ...]
     bases: tuple[tuple[int, bool], ...]
+    reread: tuple[int, ...]
 
     @property
     def updates(self) -> tuple[Node, ...]:
@@ -101,6 +102,7 @@ def cut(traced: Traced, cfg: Config) -> Joint:
         saved=saved,
         returned=traced.returned,
         bases=traced.bases,
+        reread=traced.reread,
         draws=any(draws(n.target) for n in forward.forward.nodes),
     )
 
@@ -135,7 +137,7 @@ class _Choice:
         self.kept = {inputs[i] for i in traced.kept_inputs}
         self.kept.update(results[k] for k in traced.kept_results)
         owned = {view_chain(results[k])[-1] for k in traced.kept_results}
-        owners = {view_chain(r)[-1] for r in results}
+        owners = {view_chain(r)[-1] for r in (*results, *traced.collected.updates)}
         self.shared = frozenset(({*inputs} | owners) - self.kept - owned)
         self.tangent_side = _depending(self.graph, [t for t in traced.tangents if t is not None])
         self.gradients = {g for g in ends_of(self.graph)[2] if g is not None}

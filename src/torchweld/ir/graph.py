@@ -85,6 +85,7 @@ class Joint:
     returned: one for each output of the captured graph.
     bases: per result, the captured output that it is, or (if the flag is set) is the base of.
     draws: whether the forward graph draws random numbers.
+    reread: positions of changed inputs whose old values results or gradients depend on.
     """
 
     forward: GraphPair
@@ -97,6 +98,7 @@ class Joint:
     returned: tuple[Returned, ...]
     bases: tuple[tuple[int, bool], ...]
     draws: bool
+    reread: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
