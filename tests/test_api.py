@@ -164,6 +164,7 @@ WRONG = {
     "mode": ((plus,), {"mode": "fastest"}, ValueError),
     "options": ((plus,), {"options": [1]}, TypeError),
     "recompile_limt": ((plus,), {"options": {"recompile_limt": 1}}, ValueError),
+    "memory_budget": ((plus,), {"options": {"memory_budget": 1.5}}, ValueError),
     "recompile_limit": ((plus,), {"options": {"recompile_limit": "many"}}, TypeError),
     "backend": ((plus,), {"backend": 5}, TypeError),
     "no such backend": ((plus,), {"backend": "no such backend"}, ValueError),

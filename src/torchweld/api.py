@@ -34,7 +34,8 @@ from torchweld.sites import Options, Site
 __all__ = ["compile", "is_compiling", "memory_report", "reset", "statistics"]
 
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
-OPTION_TYPES: dict[str, type] = {"recompile_limit": int, "freeze": bool, "cudagraphs": bool}
+OPTION_TYPES: dict[str, type] = {"recompile_limit": int, "freeze": bool, "cudagraphs": bool,
+                                 "memory_budget": float}  # fmt: skip
 # what a mode says about CUDA graphs: True wherever possible, False never, None where they pay
 CUDA_GRAPHS = {"reduce-overhead": True, "max-autotune": True, "max-autotune-no-cudagraphs": False}
 
@@ -70,7 +71,9 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     options: {"recompile_limit": n}: entries per function before it runs eagerly (8);
         {"freeze": True}: you promise that parameters and buffers do not change in place any more;
         what depends on them alone is computed once and kept (docs/freeze.md);
-        {"cudagraphs": bool}: CUDA graphs wherever possible, or never.
+        {"cudagraphs": bool}: CUDA graphs wherever possible, or never;
+        {"memory_budget": x}: from 1, save for the backward what is fastest, to 0, compute
+        everything again that can be (docs/training.md).
     disable: give the model back as it is.
     Errors: TypeError or ValueError that names the argument.
     """
@@ -96,12 +99,16 @@ def options_of(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: A
         if name not in OPTION_TYPES:
             raise UsageError("W401", f"options has the unknown key {name!r}; known: "
                                      f"{', '.join(OPTION_TYPES)}")  # fmt: skip
-        if not isinstance(value, OPTION_TYPES[name]):
+        kind = (int, float) if OPTION_TYPES[name] is float else OPTION_TYPES[name]
+        if not isinstance(value, kind):
             raise UsageTypeError("W401", f"options[{name!r}] must be {OPTION_TYPES[name].__name__}")
     cfg, given = config.current(), options or {}
     limit = given.get("recompile_limit", cfg.recompile_limit)
+    budget = given.get("memory_budget", cfg.memory_budget)
+    if not 0 <= budget <= 1:
+        raise UsageError("W401", f"options['memory_budget'] is {budget}, not from 0 to 1")
     graph = GraphSettings(given.get("freeze", cfg.freeze),
-                          given.get("cudagraphs", CUDA_GRAPHS.get(mode)))  # fmt: skip
+                          given.get("cudagraphs", CUDA_GRAPHS.get(mode)), budget)  # fmt: skip
     return Options(_backend(backend), fullgraph, dynamic, limit, graph)
 
 

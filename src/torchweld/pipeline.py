@@ -391,7 +391,7 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
     """A graph through which autograd goes. Errors: as to_program."""
     cfg, settings = config.current(), settings_of(gm)
     with events.timed("graph"):
-        parts = joint(gm, cfg)
+        parts = joint(gm, replace(cfg, memory_budget=settings.memory_budget))
     dump(number, "graph", "fx", lambda: str(parts.forward.forward), "graph")
     program = loops_to_program(_lowered(parts.forward), number)
     executable = _executable(program, owned_inputs(gm), settings)

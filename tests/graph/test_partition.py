@@ -130,3 +130,31 @@ def test_cut_is_the_cheapest(network):
                  for chosen in itertools.combinations(inner, k)]  # fmt: skip
     assert cost(side) == min(map(cost, all_sides)) < INFINITE
     assert n - 1 in side and 0 not in side
+
+
+def blocks(x, *weights):
+    for w in weights:
+        y = F.layer_norm(x, (6,))
+        y = F.scaled_dot_product_attention(y[None], y[None], y[None])[0]
+        x = x + F.gelu(y @ w) @ w.t()
+    return x.sum()
+
+
+def saved_bytes(parts):
+    return sum(n.meta[VAL].numel() * n.meta[VAL].element_size() for n in parts.saved)
+
+
+def test_a_smaller_budget_saves_fewer_bytes():
+    gm = capture(blocks, X, W, W + 1, W + 2)
+    sizes = [saved_bytes(joint(gm, replace(CHECKED, memory_budget=b / 8))) for b in range(9)]
+    assert sizes == sorted(sizes) and len(set(sizes)) > 3
+    for b, size in enumerate(sizes):
+        assert size <= sizes[0] + (sizes[-1] - sizes[0]) * b / 8
+    assert sizes[0] == 0 and sizes[-1] == saved_bytes(joint(gm, CHECKED))
+
+
+def test_random_numbers_are_saved_whatever_the_budget():
+    parts = joint(capture(lambda x: F.dropout(x.sin(), 0.5).exp(), X),
+                  replace(CHECKED, memory_budget=0.0))  # fmt: skip
+    made = operators(backward(parts, [True], CHECKED).pair.forward)
+    assert saved(parts) and not any("bernoulli" in name for name in made)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from training_twin import assert_generated, check, leaf
+from training_twin import assert_generated, check, copied, leaf, newest
+
+import torchweld
+from torchweld.base import config
 
 torch.manual_seed(0)
 X = leaf(5, 8)
@@ -144,3 +147,26 @@ def test_inputs_that_are_not_contiguous():
 
 def test_empty_tensor():
     check(lambda x: (x * 2).sum() + 1, leaf(0, 3))
+
+
+@pytest.mark.parametrize("budget", [0, 0.3, 0.6])
+def test_gradients_are_the_same_with_any_memory_budget(budget):
+    x, w = leaf(4, 6), leaf(6, 6)
+
+    def fn(x, w):
+        y = F.layer_norm(F.dropout(x, 0.3) @ w, (6,))
+        y = F.scaled_dot_product_attention(y[None], y[None], y[None])[0]
+        return F.gelu(y @ w) @ w.t()
+
+    with config.override(memory_budget=budget):
+        assert_generated(check(fn, x, w, rtol=1e-4, atol=1e-4))
+
+
+def test_memory_budget_is_an_option():
+    def saved(**options):
+        torchweld.reset()
+        compiled = torchweld.compile(lambda x, w: F.gelu(x @ w) @ w, options=options)
+        compiled(copied(X), copied(W))
+        return len(newest().executable.program.outputs)
+
+    assert saved(memory_budget=0) < saved(memory_budget=1) == saved()

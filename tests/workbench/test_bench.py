@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
+import torch
 
 from torchweld.workbench import bench, table
 from torchweld.workbench.lanes import Lane
 from torchweld.workbench.suites import BY_NAME, CASES, SUITES
+from torchweld.workbench.work import WholeStep
+from torchweld.workbench.worker import COMPILERS
 
 SHORT = bench.Effort(rounds=2, seconds=0.01, warm=0.0)
 
@@ -43,6 +47,30 @@ def test_row_of_two_compilers_and_a_copy():
     content = bench.document([row], {"import": imports, "threads": 1, "rounds": 2})
     assert json.loads(json.dumps(content)) == content
     table.show(content)
+
+
+@pytest.mark.parametrize("compiler", ["eager", "torchweld"])
+def test_whole_step_is_a_step_of_adamw(compiler):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), Mean())
+    twin, x = copy.deepcopy(module), torch.randn(2, 4)
+    work = WholeStep(module, (x,))
+    run = COMPILERS[compiler](work)
+    optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-4)
+    for _ in range(3):
+        loss, *parameters = work.call(run)
+        optimizer.zero_grad()
+        expected = twin(x)
+        expected.backward()
+        optimizer.step()
+        torch.testing.assert_close(loss, expected.detach())
+    for got, want in zip(parameters, twin.parameters(), strict=True):
+        torch.testing.assert_close(got, want)
+
+
+class Mean(torch.nn.Module):
+    def forward(self, x):
+        return x.square().mean()
 
 
 def test_worker_that_dies_becomes_an_error_with_its_last_words():

@@ -131,6 +131,15 @@ class Config:
             "effect": "parameters and buffers never change: compute what depends on them once",
         },
     )
+    memory_budget: float = field(
+        default=1.0,
+        metadata={
+            "env": "TORCHWELD_MEMORY_BUDGET",
+            "values": "0 to 1",
+            "effect": "how much a graph with gradients may save for its backward: 1: what is "
+            "fastest; 0: compute everything again that can be",
+        },
+    )
     driver: str = field(
         default="native",
         metadata={
@@ -199,6 +208,8 @@ def _parse(kind: str, text: str) -> object:
         return text.strip().lower() not in ("", "0", "off", "false", "no")
     if kind == "int":
         return int(text)
+    if kind == "float":
+        return float(text)
     if kind.startswith("tuple"):
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return text.strip()

@@ -13,7 +13,7 @@ from torchweld.base.errors import InternalError
 from torchweld.graph.extract import Extraction, ancestors, ends_of
 from torchweld.graph.rewrites.node import fake_mode_of
 from torchweld.graph.rewrites.run import rewrite
-from torchweld.graph.schema import draws, view_chain
+from torchweld.graph.schema import draws_here, view_chain
 from torchweld.graph.tidy import drop_dead
 from torchweld.graph.verify import verify
 from torchweld.ir.graph import LOC, ORIGIN, VAL, Backward, GraphPair, Joint
@@ -118,7 +118,7 @@ class _Cut:
 
     def _take(self, node: Node) -> None:
         # an operator on gradients has its place here even if torch says that it draws
-        drawn = draws(node.target) and node not in self.depends
+        drawn = draws_here(node) and node not in self.depends
         if node.op == "placeholder" or drawn:
             raise InternalError(f"{node.name} is needed by a backward graph and was not saved")
         zeros = [a for a in node.all_input_nodes if a in self.zero]

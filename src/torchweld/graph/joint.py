@@ -102,7 +102,8 @@ class _Run:
         collected = collect(self.recorder, self.inputs, self.fakes, plan.results, likes, made)
         check_overlap(collected.mutated, self.captured)
         for i in collected.mutated:
-            if self.inputs[i].requires_grad or self.captured[i].requires_grad:
+            if self.inputs[i].grad_fn is not None or (
+                    self.inputs[i].requires_grad != self.captured[i].requires_grad):  # fmt: skip
                 raise Unsupported("W201", f"input {i} is changed and requires grad")
         returned = tuple(views_from(self.recorder, out, source, plan.results, self.inputs)
                          for out, source in zip(outs, plan.sources, strict=True))  # fmt: skip
@@ -155,7 +156,9 @@ def _traced(run: _Run, forward: _Forward, gradients: Sequence[Tensor | None]) ->
     grads = tuple(None if g is None else recorder.node_of(unwrap(g)) for g in gradients)
     kept = _kept(graph)
     places = graph.find_nodes(op="placeholder")[: len(run.inputs)]
-    _check_read(graph, [places[i] for i in collected.mutated], (*collected.values, *grads))
+    changed = [places[i] for i in collected.mutated]
+    _check_kept(graph, changed)
+    reread = _reread(graph, changed, (*collected.values, *grads))
     output = graph.output((collected.updates, collected.values, grads))
     output.meta.update({VAL: (), ORIGIN: "output", LOC: None})
     return Traced(
@@ -169,6 +172,7 @@ def _traced(run: _Run, forward: _Forward, gradients: Sequence[Tensor | None]) ->
         owners=tuple(None if g is None else view_chain(g)[-1].name for g in grads),
         returned=forward.returned,
         bases=forward.plan.bases,
+        reread=tuple(i for i in collected.mutated if places[i] in reread),
     )  # fmt: skip
 
 
@@ -191,20 +195,41 @@ _STATISTICS: dict[Any, tuple[int, ...]] = {
 }
 
 
-def _check_read(graph: Graph, changed: Sequence[Node], ends: Sequence[Node | None]) -> None:
-    """Refuse results that depend on what a changed input held before: the graph could not be run
-    again for a second derivative.
+# of a backward
+_STATISTICS_READ: dict[Any, tuple[int, ...]] = {
+    aten.native_batch_norm_backward.default: (3, 4),
+    aten.batch_norm_backward.default: (3, 4),
+    aten.cudnn_batch_norm_backward.default: (3, 4),
+}
+
+
+def _check_kept(graph: Graph, changed: Sequence[Node]) -> None:
+    """Refuse what autograd keeps of an input that is changed later: eager says so at the backward.
 
     Errors: Unsupported W201.
     """
-    reached: set[Node] = set(changed)
-    for node in graph.nodes:
-        read = [a for a in node.all_input_nodes if a in reached]
-        if read and not (node.target in _STATISTICS and _only_statistics(node, reached)):
-            reached.add(node)
-    for end in ends:
-        if end in reached:
-            raise Unsupported("W201", "an input is changed, and read before that")
+    for node in graph.nodes if changed else ():
+        if not node.meta.get(BACKWARD):
+            continue
+        unread = _STATISTICS_READ.get(node.target, ())
+        read = [a for i, a in enumerate(node.args) if isinstance(a, Node) and i not in unread]
+        if any(not a.meta.get(BACKWARD) and view_chain(a)[-1] in changed for a in read):
+            raise Unsupported("W201", "an input is changed that autograd keeps as it was")
+
+
+def _reread(graph: Graph, changed: Sequence[Node], ends: Sequence[Node | None]) -> set[Node]:
+    """The changed inputs whose old values results or gradients depend on: to run the graph again
+    for a second derivative they are needed."""
+    found: set[Node] = set()
+    for place in changed:
+        reached: set[Node] = {place}
+        for node in graph.nodes:
+            read = any(a in reached for a in node.all_input_nodes)
+            if read and not (node.target in _STATISTICS and _only_statistics(node, reached)):
+                reached.add(node)
+        if any(end in reached for end in ends):
+            found.add(place)
+    return found
 
 
 def _only_statistics(node: Node, reached: set[Node]) -> bool:

@@ -3,7 +3,8 @@
 A backward graph may compute cheap values of the forward again instead of having them saved. What
 is saved is a minimum cut over bytes; never computed again are random numbers, reductions,
 products, and whatever else has no place inside a generated loop. Of what torch.utils.checkpoint has
-around it, only random numbers are not computed again, and results are kept.
+around it, only random numbers are not computed again, and results are kept. A memory budget below
+1 lets more be computed again (graph/budget.py).
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from torchweld.base.config import Config
+from torchweld.graph.budget import within
 from torchweld.graph.extract import Extraction, ancestors, ends_of
 from torchweld.graph.mincut import INFINITE, Network
 from torchweld.graph.outputs import Results
 from torchweld.graph.rewrites.node import new_node
 from torchweld.graph.rewrites.run import rewrite
-from torchweld.graph.schema import draws, is_view, view_chain
+from torchweld.graph.schema import draws, draws_here, has_effect_here, is_view, view_chain
 from torchweld.graph.separate import separate
 from torchweld.graph.tidy import drop_dead
 from torchweld.graph.verify import verify
@@ -67,6 +69,7 @@ class Traced:
     owners: tuple[str | None, ...]
     returned: tuple[Returned, ...]
     bases: tuple[tuple[int, bool], ...]
+    reread: tuple[int, ...]
 
     @property
     def updates(self) -> tuple[Node, ...]:
@@ -85,8 +88,9 @@ def cut(traced: Traced, cfg: Config) -> Joint:
     updates, results, _ = ends_of(graph)
     chosen = _Choice(traced, results)
     inputs = traced.inputs
+    kept = within(chosen.saved, chosen.dear(), cfg.memory_budget)
     given = {results[k] for k in traced.kept_results} | {inputs[i] for i in traced.kept_inputs}
-    saved = tuple(n for n in chosen.saved() if n not in given)
+    saved = tuple(n for n in kept if n not in given)
     forward = _forward(traced, updates, results, saved, chosen.shared, cfg)
     return Joint(
         forward=forward,
@@ -98,6 +102,7 @@ def cut(traced: Traced, cfg: Config) -> Joint:
         saved=saved,
         returned=traced.returned,
         bases=traced.bases,
+        reread=traced.reread,
         draws=any(draws(n.target) for n in forward.forward.nodes),
     )
 
@@ -132,17 +137,30 @@ class _Choice:
         self.kept = {inputs[i] for i in traced.kept_inputs}
         self.kept.update(results[k] for k in traced.kept_results)
         owned = {view_chain(results[k])[-1] for k in traced.kept_results}
-        owners = {view_chain(r)[-1] for r in results}
+        owners = {view_chain(r)[-1] for r in (*results, *traced.collected.updates)}
         self.shared = frozenset(({*inputs} | owners) - self.kept - owned)
         self.tangent_side = _depending(self.graph, [t for t in traced.tangents if t is not None])
         self.gradients = {g for g in ends_of(self.graph)[2] if g is not None}
         self.needed = ancestors(self.gradients)
-
-    def saved(self) -> list[Node]:
-        """The nodes to save, in the graph's order."""
-        ends = [n for n in self.needed if n not in self.tangent_side and (
+        self.ends = [n for n in self.needed if n not in self.tangent_side and (
             any(u in self.tangent_side and u in self.needed for u in n.users)
             or n in self.gradients)]  # fmt: skip
+        self.allowed: frozenset[Node] = frozenset()
+
+    def dear(self) -> list[Node]:
+        """The nodes that could be computed again, but are so only to save memory."""
+        behind = ancestors(self.ends, self.kept)
+        return [n for n in self.graph.nodes if n in behind and n.op == "call_function"
+                and n.target is not operator.getitem and not is_view(n.target)
+                and not self._again(n) and not has_effect_here(n)]  # fmt: skip
+
+    def saved(self, allowed: frozenset[Node]) -> tuple[list[Node], int]:
+        """The nodes to save, in the graph's order, and their bytes.
+
+        allowed: dear nodes that may be computed again.
+        """
+        self.allowed = allowed
+        ends = self.ends
         self.network = Network()
         self.source, self.sink = self.network.node(), self.network.node()
         self.gates: dict[Node, tuple[int, int]] = {}
@@ -151,9 +169,10 @@ class _Choice:
                 self.network.edge(self._gate(end)[1], self.sink, INFINITE)
         side = self.network.sink_side(self.source, self.sink)
         found = {n for n, (a, b) in self.gates.items() if a not in side and b in side}
+        size = sum(map(self._weight, found))
         # a backward graph with these values saved also reads what is kept anyway
         found |= ancestors(ends, found | self.kept) & self.kept
-        return [n for n in self.graph.nodes if n in found]
+        return [n for n in self.graph.nodes if n in found], size
 
     def _gate(self, first: Node) -> tuple[int, int]:
         """The node's two ends in the network; what it is computed from is added with it."""
@@ -191,8 +210,11 @@ class _Choice:
         if node.target is operator.getitem or is_view(node.target):
             source = node.args[0]
             assert isinstance(source, Node)
-            return is_view(node.target) or is_view(source.target) or _is_asked(node)
-        return _is_asked(node) or (is_cheap(node.target) and not self._in_memory(node))
+            return (is_view(node.target) or is_view(source.target) or _is_asked(node)
+                    or source in self.allowed)  # fmt: skip
+        if _is_asked(node) or node in self.allowed:
+            return True
+        return is_cheap(node.target) and not self._in_memory(node)
 
     def _in_memory(self, node: Node) -> bool:
         """Whether an operator of the backward that is no loop reads the node, so that it would have
@@ -210,7 +232,7 @@ def _is_asked(node: Node) -> bool:
     """Whether the program asks to compute the node again, which can be done."""
     source = node.args[0] if node.target is operator.getitem else node
     assert isinstance(source, Node)
-    return bool(node.meta.get(AGAIN, source.meta.get(AGAIN))) and not draws(source.target)
+    return bool(node.meta.get(AGAIN, source.meta.get(AGAIN))) and not draws_here(source)
 
 
 def is_cheap(target: Any) -> bool:

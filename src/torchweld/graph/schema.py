@@ -98,6 +98,33 @@ def has_effect(func: Any) -> bool:
     )
 
 
+def has_effect_here(node: Node) -> bool:
+    """As has_effect, of a call: attention without dropout is marked random, but draws nothing."""
+    return has_effect(node.target) and not (draws(node.target) and _draws_nothing(node))
+
+
+def draws_here(node: Node) -> bool:
+    """Whether this call draws random numbers."""
+    return draws(node.target) and not _draws_nothing(node)
+
+
+def _draws_nothing(node: Node) -> bool:
+    place = _DROPOUT.get(node.target)
+    if place is None:
+        return False
+    p = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+    return bool(p == 0.0)
+
+
+_DROPOUT: dict[Any, int] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
+    aten._scaled_dot_product_flash_attention.default: 3,
+    aten._scaled_dot_product_efficient_attention.default: 5,
+    aten._scaled_dot_product_cudnn_attention.default: 5,
+    aten._scaled_dot_product_fused_attention_overrideable.default: 4,
+}
+
+
 def view_chain(node: Node) -> list[Node]:
     """`node` and the nodes whose memory it shares, up to the one that owns it."""
     chain = [node]

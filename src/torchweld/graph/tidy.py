@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from torchweld.base.config import Config
-from torchweld.graph.schema import draws, has_effect, is_view, view_chain
+from torchweld.graph.schema import has_effect_here, is_view, view_chain
 from torchweld.ir.graph import VAL
 from torchweld.ir.launches import LAUNCHED, LAUNCHES
 from torchweld.ir.size_node import expr_of, is_number
@@ -91,7 +91,7 @@ def merge_repeats(graph: Graph, keep: frozenset[Node]) -> None:
     """Compute equal expressions once. Random, effectful and uninitialised ones are not equal."""
     seen: dict[object, Node] = {}
     for node in list(graph.nodes):
-        if node.op != "call_function" or node.target in _SCRATCH or _pinned(node):
+        if node.op != "call_function" or node.target in _SCRATCH or has_effect_here(node):
             continue
         key = (node.target, _key(node.args), _key(node.kwargs))
         first = seen.setdefault(key, node)
@@ -112,32 +112,10 @@ def _key(x: Any) -> object:
     return (type(x), repr(x) if isinstance(x, (float, complex)) else x)
 
 
-def _pinned(node: Node) -> bool:
-    return has_effect(node.target) and not (draws(node.target) and _draws_nothing(node))
-
-
-def _draws_nothing(node: Node) -> bool:
-    """Attention without dropout is marked random, but draws no numbers."""
-    place = _DROPOUT.get(node.target)
-    if place is None:
-        return False
-    p = node.args[place] if place < len(node.args) else node.kwargs.get("dropout_p", 0.0)
-    return bool(p == 0.0)
-
-
-_DROPOUT: dict[Any, int] = {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: 3,
-    aten._scaled_dot_product_flash_attention.default: 3,
-    aten._scaled_dot_product_efficient_attention.default: 5,
-    aten._scaled_dot_product_cudnn_attention.default: 5,
-    aten._scaled_dot_product_fused_attention_overrideable.default: 4,
-}
-
-
 def drop_dead(graph: Graph, keep: frozenset[Node]) -> None:
     """Erase what nothing reads, unless it draws random numbers or has another effect."""
     for node in reversed(graph.nodes):
-        if node.op == "call_function" and not node.users and not _pinned(node):
+        if node.op == "call_function" and not node.users and not has_effect_here(node):
             graph.erase_node(node)
 
 

@@ -26,10 +26,12 @@ class GraphSettings:
 
     freeze: parameters and buffers never change in place, as somebody has promised.
     cuda_graphs: True wherever possible, False never, None where they pay.
+    memory_budget: the share that may be saved for the backward of what is fastest to save.
     """
 
     freeze: bool = False
     cuda_graphs: bool | None = None
+    memory_budget: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class Joint:
     returned: one for each output of the captured graph.
     bases: per result, the captured output that it is, or (if the flag is set) is the base of.
     draws: whether the forward graph draws random numbers.
+    reread: positions of changed inputs whose old values results or gradients depend on.
     """
 
     forward: GraphPair
@@ -95,6 +98,7 @@ class Joint:
     returned: tuple[Returned, ...]
     bases: tuple[tuple[int, bool], ...]
     draws: bool
+    reread: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class Differentiable:  # without slots: it is weakly referenced
         self.around = around
         self.written = frozenset(written)
         self.draws = joint.draws
+        self.reread = joint.reread
         self.bases = joint.bases
         self.wanted = joint.gradients
         self.kept_inputs = joint.kept_inputs
@@ -134,6 +135,8 @@ class _Step(torch.autograd.Function):
     def forward(ctx: Any, what: Differentiable, *inputs: Tensor) -> Any:
         if what.draws:
             ctx.random_state = what.random_state()
+        if what.reread:  # for a second derivative
+            ctx.before = {i: inputs[i].clone() for i in what.reread}
         outs = what.forward(*inputs)
         results = outs[: what.n_results]
         ctx.what = what
@@ -194,7 +197,7 @@ def _again(what: Differentiable, ctx: Any, saved: Sequence[Tensor],
     """
     inputs = _inputs(what, ctx, saved)
     create = torch.is_grad_enabled()
-    given = [x.detach().clone() if i in what.written else x for i, x in enumerate(inputs)]
+    given = [_own(x, what, ctx, i) if i in what.written else x for i, x in enumerate(inputs)]
     with ExitStack() as stack:
         stack.enter_context(what.around())
         if what.draws:
@@ -211,6 +214,16 @@ def _again(what: Differentiable, ctx: Any, saved: Sequence[Tensor],
         [r for r, _ in pairs], [inputs[i] for i in what.wanted], [t for _, t in pairs],
         create_graph=create, allow_unused=True,
     )  # fmt: skip
+
+
+def _own(x: Tensor, what: Differentiable, ctx: Any, place: int) -> Tensor:
+    """A copy of an input that the graph changes, as it was before the call as far as it matters."""
+    with torch.enable_grad():
+        copy = x.clone()
+    if place in what.reread:
+        with torch.no_grad():
+            copy.copy_(ctx.before[place])
+    return copy
 
 
 def _inputs(what: Differentiable, ctx: Any, saved: Sequence[Tensor]) -> list[Tensor]:

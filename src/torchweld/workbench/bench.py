@@ -25,7 +25,9 @@ from torchweld.workbench.suites import Case
 from torchweld.workbench.worker import copy_elements
 
 COMPILERS = ("eager", "torchweld", "torch.compile", "torch.jit.trace")
+TRAINING = COMPILERS[:-1]
 ON_GPU = ("eager", "torchweld", "torch.compile", "torch.compile reduce-overhead", "bare graph")
+ON_GPU_TRAINING = ON_GPU[:-1]
 FROZEN = ("eager", "torchweld", "torchweld frozen", "torch.compile", "torch.compile frozen")
 Row = dict[str, Any]
 
@@ -118,7 +120,8 @@ def _rounds(lanes: Sequence[Lane], results: dict[str, Row], effort: Effort) -> N
 
 def _closing(lane: Lane) -> Row:
     memory = lane.ask("memory")
-    found: Row = {"peak_bytes": memory.get("host"), "device_bytes": memory.get("device")}
+    found: Row = {"peak_bytes": memory.get("host"), "device_bytes": memory.get("device"),
+                  "call_bytes": memory.get("call")}  # fmt: skip
     if lane.compiler != "copy":
         found |= lane.ask("count")
     if lane.error is not None:
@@ -146,6 +149,9 @@ def _row(case: Case, results: dict[str, Row]) -> Row:
             results["torch.compile reduce-overhead"], results["torchweld"])  # fmt: skip
     if "bare graph" in results and "torchweld" in results:
         row["of_bare_graph"] = _ratio(results["torchweld"], results["bare graph"])
+    mine = results.get("torchweld", {})
+    if mine.get("gpu_us") and mine.get("us"):
+        row["of_gpu_time"] = mine["us"] / mine["gpu_us"]
     if "torch.compile frozen" in results and "torchweld frozen" in results:
         row["frozen_against_torch_compile"] = _ratio(
             results["torch.compile frozen"], results["torchweld frozen"])  # fmt: skip
@@ -279,10 +285,18 @@ def write(path: Path, content: Row) -> None:
     fresh.replace(path)
 
 
+def _peers(suite: str) -> Sequence[str]:
+    if suite == "gpu-training":
+        return ON_GPU_TRAINING
+    if suite == "training":
+        return TRAINING
+    return ON_GPU if suite.startswith("gpu") else COMPILERS
+
+
 def main(suite: str, only: Sequence[str], quick: bool, json_path: str | None, threads: int,
          compilers: Sequence[str] = ()) -> int:  # fmt: skip
     """`torchweld bench`: measure, print the table, write the JSON if asked."""
-    compilers = compilers or (ON_GPU if suite.startswith("gpu") else COMPILERS)
+    compilers = compilers or _peers(suite)
     chosen = [n for n in ALL_SUITES[suite] if not only or n in only]
     effort = QUICK if quick else Effort()
     setting = {"suite": suite, "threads": threads, "rounds": effort.rounds}

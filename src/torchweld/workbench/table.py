@@ -9,7 +9,8 @@ from rich.table import Table
 
 Row = dict[str, Any]
 _console = Console(width=150 if not Console().is_terminal else None)
-COLUMNS = ("us", "spread", "speedup", "GB/s", "kernels", "first call s", "peak MB", "difference")
+COLUMNS = ("us", "spread", "speedup", "GB/s", "kernels", "first call s", "peak MB", "call MB",
+           "GPU us", "difference")  # fmt: skip
 
 
 def _number(value: Any, form: str, scale: float = 1.0) -> str:
@@ -27,6 +28,8 @@ def cells(name: str, result: Row) -> list[str]:
         _number(result.get("kernels"), ".0f"),
         _number(result.get("first_s"), ".2f"),
         _number(result.get("peak_bytes"), ",.0f", 1 / 2**20),
+        _number(result.get("call_bytes"), ",.0f", 1 / 2**20),
+        _number(result.get("gpu_us"), ",.0f"),
         _number(result.get("difference"), ".1e"),
     ]
 

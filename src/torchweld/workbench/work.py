@@ -1,4 +1,4 @@
-"""Work: something to call, and what to call it with; Step: the same with a backward."""
+"""Work: something to call, and with what; Step: the same with a backward; WholeStep: and AdamW."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+Compile = Callable[[Any], Callable[..., Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,10 @@ class Work:
         """Call `fn`, or the work's own callable, with the work's arguments."""
         return (self.fn if fn is None else fn)(*self.args, **self.kwargs)
 
+    def compiled(self, compile: Compile, whole: bool) -> Callable[..., Any]:
+        """What `call` takes, compiled. whole: the compiler takes training steps as a whole."""
+        return compile(self.fn)
+
 
 @dataclass(frozen=True, slots=True)
 class Step(Work):
@@ -34,3 +40,36 @@ class Step(Work):
             loss = (self.fn if fn is None else fn)(*self.args, **self.kwargs)
             loss.backward()
         return (loss, *(p.grad for p in parameters))
+
+
+@dataclass(frozen=True, slots=True)
+class WholeStep(Work):
+    """A module that gives a loss. A call is a step of AdamW: gives the loss and the parameters.
+
+    A compiler that takes it as a whole gets one function; any other gets the module, between
+    torch's own backward and fused optimizer.
+    """
+
+    def compiled(self, compile: Compile, whole: bool) -> Callable[..., Any]:
+        if not whole:
+            return _step(compile(self.fn), self.fn, fused=True)
+        return compile(_step(self.fn, self.fn, fused=False))
+
+    def call(self, fn: Callable[..., Any] | None = None) -> Any:
+        with torch.enable_grad():
+            loss = (self.compiled(lambda f: f, False) if fn is None else fn)(
+                *self.args, **self.kwargs)  # fmt: skip
+        return (loss.detach(), *self.fn.parameters())  # type: ignore[attr-defined]
+
+
+def _step(model: Callable[..., Any], module: Any, fused: bool) -> Callable[..., Any]:
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=fused or None)
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        optimizer.zero_grad()
+        loss: Any = model(*args, **kwargs)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
