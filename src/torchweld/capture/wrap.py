@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from torchweld.base.registry import Registry
 from torchweld.capture.kernels import is_kernel
+from torchweld.capture.originals import watch_original
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import (
@@ -360,7 +361,7 @@ def cell_of(cap: Capture, obj: types.CellType, source: Source, contents: Source)
 
 
 def _instance(cap: Capture, obj: object, source: Source) -> Value:
-    kind = type(obj)
+    kind = watch_original(cap, obj, type(obj))
     cap.guard("type", source, kind)
     value = InstanceValue(kind, source, obj)
     cap.objects[id(obj)] = value
