@@ -12,6 +12,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 import torchweld
 
@@ -269,3 +270,78 @@ def test_deleted_model_leaves_nothing():
     dead = make()
     gc.collect()
     assert [r() for r in dead] == [None] * 4
+
+
+class Doubled(nn.Module):
+    def forward(self, w):
+        return w * 2
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_parametrization_of_the_original_is_seen(net, first):
+    c = compiled_of(net.eval())
+    if first:
+        c(X)
+    for module in (net.lin, net):
+        name = "weight" if module is net.lin else "shift"
+        if module is net:
+            net.register_parameter("shift", nn.Parameter(torch.ones(3)))
+        parametrize.register_parametrization(module, name, Doubled())
+    close(c(X), net(X))
+    close(c.lin.weight, net.lin.weight)
+    assert type(c) is not type(net) and isinstance(c, type(net))
+    parametrize.remove_parametrizations(net, "shift")
+    close(c(X), net(X))
+    assert torchweld.statistics()["breaks"] == 0
+
+
+class Shifted(Net):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+    def helper(self):
+        return -1
+
+
+@pytest.mark.parametrize("backend", ["eager", "inner"])
+def test_a_class_that_the_original_gets_later_is_seen(net, backend):
+    c = compiled_of(net.eval())
+    outer = torchweld.compile(lambda x: c(x) * 2, backend="eager")
+    call = (lambda: outer(X) / 2) if backend == "inner" else (lambda: c(X))
+    plain = call()
+    net.__class__ = Shifted
+    close(call(), plain + 1)
+    assert c.helper() == -1 and isinstance(copy.deepcopy(c), Shifted)
+    captures = torchweld.statistics()["captures"]
+    close(call(), plain + 1)
+    net.__class__ = Net
+    close(call(), plain)
+    again = torchweld.statistics()["captures"] - captures
+    assert again == (backend == "inner")  # else the first entry fits again
+
+
+def test_a_class_is_seen_where_everything_runs_eagerly(net):
+    c = torchweld.compile(net.eval(), backend="eager", options={"recompile_limit": 0})
+    plain = c(X)
+    net.__class__ = Shifted
+    close(c(X), plain + 1)
+
+
+def test_a_class_given_to_the_compiled_module_stays(net):
+    c = compiled_of(net.eval())
+    plain = c(X)
+    c.__class__ = type("Mine", (type(c),), {"forward": lambda self, x: x})
+    close(c(X), X)
+    net.__class__ = Shifted
+    close(c(X), X)
+    close(net(X), plain + 1)
+
+
+def test_dropping_the_original_compiles_nothing_new(net):
+    c = compiled_of(net.eval())
+    plain = c(X)
+    captures = torchweld.statistics()["captures"]
+    del net
+    gc.collect()
+    close(c(X), plain)
+    assert torchweld.statistics()["captures"] == captures

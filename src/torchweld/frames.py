@@ -38,6 +38,7 @@ from torchweld.capture.functions.whole import whole_codes
 from torchweld.capture.guard_build import GuardBuilder
 from torchweld.capture.interp import capture
 from torchweld.capture.marks import Mark, current_stance, mark_of
+from torchweld.capture.originals import follow_originals
 from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
@@ -126,6 +127,7 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
     if not _lock.acquire(timeout=_PATIENCE if site.options.fullgraph else 0):
         return None
     try:
+        follow_originals(args)
         for entry in dispatcher.entries:
             if entry.program.check(args):  # another thread has just made it
                 return entry

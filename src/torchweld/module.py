@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchweld.capture.originals import ORIGIN, ORIGINAL, Original, Remake, origin_of
 from torchweld.frame.program import Dispatcher
 from torchweld.frames import forget
 from torchweld.pipeline import STANDS_FOR
@@ -27,7 +28,8 @@ def compiled_module(module: torch.nn.Module, make: Make) -> torch.nn.Module:
     kind = type(module)
     if hasattr(kind, "_torchweld_origin"):
         return module
-    made = object.__new__(_compiled_class(kind, make))
+    original = Original(module, _remaker(make))
+    made: torch.nn.Module = object.__new__(original.class_of(kind))
     object.__setattr__(made, "__dict__", module.__dict__)
     call = type(made).__call__
     if isinstance(call, Dispatcher):
@@ -36,33 +38,43 @@ def compiled_module(module: torch.nn.Module, make: Make) -> torch.nn.Module:
     return made
 
 
-def _compiled_class(kind: type[torch.nn.Module], make: Make) -> type[torch.nn.Module]:
-    base_call = kind.__call__
+def _remaker(make: Make) -> Remake:
+    """What makes the classes of one compiled module; they share what is compiled."""
+    kept: list[Any] = []
 
+    def remake(kind: type, original: Original) -> type:
+        kept[:] = kept or [_call(kind, make)]
+        body = {
+            "__module__": kind.__module__,
+            "__qualname__": kind.__qualname__,
+            "__doc__": kind.__doc__,
+            ORIGIN: kind,
+            ORIGINAL: original,
+            "_torchweld_make": staticmethod(make),
+            "__call__": kept[0],
+            "__reduce_ex__": _reduce,
+            "__copy__": _copy,
+            "__deepcopy__": _deepcopy,
+            "_orig_mod": property(_original),
+        }
+        meta: Any = type(kind)
+        made: type = meta(kind.__name__, (kind,), body)
+        return made
+
+    return remake
+
+
+def _call(kind: type[torch.nn.Module], make: Make) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return base_call(self, *args, **kwargs)
+        return origin_of(self).__call__(self, *args, **kwargs)
 
     setattr(call, STANDS_FOR, kind.forward)
-    body = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "__doc__": kind.__doc__,
-        "_torchweld_origin": kind,
-        "_torchweld_make": staticmethod(make),
-        "__call__": make(call),  # type: ignore[arg-type]
-        "__reduce_ex__": _reduce,
-        "__copy__": _copy,
-        "__deepcopy__": _deepcopy,
-        "_orig_mod": property(_original),
-    }
-    meta: Any = type(kind)
-    made: type[torch.nn.Module] = meta(kind.__name__, (kind,), body)
-    return made
+    return make(call)  # type: ignore[arg-type]
 
 
 def _original(self: Any) -> torch.nn.Module:
     """The module as it was given to compile(), sharing this one's state."""
-    origin = type(self)._torchweld_origin
+    origin = origin_of(self)
     made: torch.nn.Module = object.__new__(origin)
     object.__setattr__(made, "__dict__", self.__dict__)
     return made

@@ -1,13 +1,13 @@
-"""Random small Python functions over tensors: `make(seed)` is the source of one.
+"""Random small Python functions over tensors, one statement at a time.
 
-`f(x, y, n, s, items, table, box)`: two f32 tensors [4, 3], an int, a float, a list of tensors, a
+`f(x, y, n, s, items, table, box)`: two f32 tensors [m, 3], an int, a float, a list of tensors, a
 dict of numbers and an object. The text only uses what is bound on every path, so an exception in it
 is one that the program means to raise, or one that eager raises too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
@@ -18,7 +18,7 @@ UNARY = ["torch.relu({})", "{}.sin()", "-{}", "{} * 2", "torch.tanh({})", "{}.ab
          "{}.detach()"]  # fmt: skip
 BINARY = ["{} + {}", "{} * {}", "{} - {}", "torch.maximum({}, {})",
           "torch.where({0} > 0, {0}, {1})",
-          "torch.cat([{}, {}])[:4]", "torch.stack([{}, {}]).mean(0)"]  # fmt: skip
+          "torch.cat([{0}, {1}])[:{0}.shape[0]]", "torch.stack([{}, {}]).mean(0)"]  # fmt: skip
 INTS = ["{} + 1", "{} * 2", "{} % 3", "-{}", "abs({})", "{} // 2", "int({} > 1)", "max({}, 2)",
         "{} if {} > 2 else 5", "len(str({}))", "min({}, 3)", "{} & 3"]  # fmt: skip
 ERRORS = ["ValueError", "KeyError", "IndexError", "RuntimeError", "StopIteration", "Exception"]
@@ -27,14 +27,16 @@ ERRORS = ["ValueError", "KeyError", "IndexError", "RuntimeError", "StopIteration
 class Maker:
     """One function being written. names: by type, what is bound at this point."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, statements: Sequence[Callable[[Maker], None]],
+                 kinds: Sequence[str]) -> None:  # fmt: skip
         self.dice = Random(seed)
+        self.statements = statements
         self.lines: list[str] = []
         self.indent = 1
         self.count = 0
         self.names: dict[str, list[str]] = {
-            TENSOR: ["x", "y"], INT: ["n"], FLOAT: ["s"], LIST: ["items"], DICT: ["table"],
-            BOX: ["box"],
+            **{kind: [] for kind in kinds}, TENSOR: ["x", "y"], INT: ["n"], FLOAT: ["s"],
+            LIST: ["items"], DICT: ["table"], BOX: ["box"],
         }  # fmt: skip
         self.loops = 0
         self.nested = 0
@@ -113,7 +115,7 @@ class Maker:
             f"{self.integer()} > {self.integer(0)}", f"{self.pick(LIST)}",
             f"'a' in {self.pick(DICT)}", f"{self.pick(FLOAT)} < 1.0", f"{self.integer()} % 2 == 0",
             f"isinstance({self.pick(BOX)}, Box)", f"not {self.integer()}",
-            f"{self.pick(LIST)} is {self.pick(LIST)}", f"{self.tensor(0)}.shape == (4, 3)",
+            f"{self.pick(LIST)} is {self.pick(LIST)}", f"{self.tensor(0)}.shape[1:] == (3,)",
             f"any(v > 2 for v in {self.pick(DICT)}.values())",
             f"{self.integer(0)} < {self.integer(0)} <= 4",
         ]  # fmt: skip
@@ -122,7 +124,7 @@ class Maker:
     # ------------------------------------------------------------ statements
     def body(self, size: int) -> None:
         for _ in range(size):
-            self.dice.choice(STATEMENTS)(self)
+            self.dice.choice(self.statements)(self)
 
     def small(self) -> None:
         before = len(self.lines)
@@ -376,12 +378,3 @@ STATEMENTS = (
     on_dict, new_dict, on_box, new_box, output, branch, branch, data_branch, loop, loop, while_loop,
     handled, raised, context, closure, generator, matched, walrus, leave,
 )  # fmt: skip
-
-
-def make(seed: int) -> str:
-    """The source of function `f` for this seed."""
-    m = Maker(seed)
-    m.body(m.dice.randrange(3, 9))
-    shown = [m.names[k] for k in (TENSOR, INT, LIST, DICT, BOX)]
-    m.line("return " + ", ".join(name for names in shown for name in names))
-    return "def f(x, y, n, s, items, table, box):\n" + "\n".join(m.lines) + "\n"

@@ -12,7 +12,7 @@ from collections import Counter
 
 import torch
 from tests.fuzz.outcome import arguments, difference, function, outcome
-from tests.fuzz.program_maker import make
+from tests.fuzz.programs import make
 
 import torchweld
 

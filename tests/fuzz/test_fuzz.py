@@ -6,7 +6,7 @@ import ast
 
 import pytest
 from tests.fuzz.outcome import arguments, difference, function, outcome
-from tests.fuzz.program_maker import make
+from tests.fuzz.programs import make
 from tests.fuzz.run import check
 
 import torchweld

@@ -463,3 +463,48 @@ def test_two_at_once():
     compiled = torchweld.compile(gen, backend="eager")
     pairs = [list(zip(g(X), g(X + 1), strict=True)) for g in (gen, compiled)]
     Twins().equal(*pairs)
+
+
+def walk(log, k, q):
+    try:
+        for i in range(k):
+            got = yield q + i
+            q = q if got is None else q * got
+    finally:
+        log.append("closed")
+
+
+def chain(log, q):
+    yield from walk(log, 3, q)
+
+
+def dropped(x, log):
+    gen = chain(log, x)
+    y = next(gen)
+    if y.sum() > 100:
+        log.append("large")
+    return y * 2
+
+
+def closed(x, log):
+    gen = chain(log, x)
+    y = gen.send(None)
+    gen.close()
+    log.append("then")
+    return y
+
+
+@pytest.mark.parametrize(("fn", "breaks"), [(dropped, True), (closed, False)])
+def test_a_generator_that_is_not_exhausted_cleans_up_by_the_end_of_the_frame(fn, breaks):
+    """Also behind a break, and if another generator delegates to it."""
+    torchweld.reset()
+    compiled = torchweld.compile(fn, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(2):
+            eager_log, log = [], []
+            Twins().equal((fn(X, eager_log), eager_log), (compiled(X, log), log))
+    finally:
+        gc.enable()
+    assert bool(torchweld.statistics()["breaks"]) is breaks

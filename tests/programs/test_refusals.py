@@ -109,3 +109,17 @@ def test_a_quantized_tensor():
     torchweld.reset()
     assert torch.equal(torchweld.compile(lambda x: x.dequantize() + 1)(x), x.dequantize() + 1)
     assert any("x is quantized" in r.why for r in torchweld.pipeline.STATISTICS.refusals)
+
+
+def test_a_view_whose_history_is_lost_is_refused():
+    """Autograd raises when such a view is looked at."""
+    base = torch.ones(3, requires_grad=True) * 1
+    with torch.no_grad():
+        view = base[1:]
+    base.add_(1)
+    torchweld.reset()
+    compiled = torchweld.compile(lambda v: v + 1, backend="eager")
+    for fn in (compiled, compiled.fn):
+        with pytest.raises(RuntimeError, match="view was created in no_grad mode"):
+            fn(view)
+    assert torchweld.statistics()["internal_errors"] == 0

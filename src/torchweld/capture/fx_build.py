@@ -41,6 +41,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.ir.fake import FakeMode, decomposing
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.raising import may_raise
 from torchweld.ir.size_node import node_of
 from torchweld.ir.source import Source
 
@@ -91,6 +92,8 @@ class GraphBuilder:
     """The FX graph of one capture, its inputs, and the tensors met so far.
 
     places: what each placeholder is, in order: the Source of a tensor, or a late number.
+    risky: whether an operator may raise because of its data; on_risk is called when one is
+    recorded.
     """
 
     def __init__(self, late: LateNumbers, sizes: Sizes, force: Callable[[Slot], Value]) -> None:
@@ -114,6 +117,8 @@ class GraphBuilder:
         self.reals: dict[int, torch.Tensor] = {}  # by the id of an input's value
         self.kept: list[object] = []
         self.n_calls = 0
+        self.risky = False
+        self.on_risk: Callable[[], None] = lambda: None
         self._names: set[str] = set()
 
     # ------------------------------------------------------------------ inputs
@@ -203,6 +208,9 @@ class GraphBuilder:
         node.meta[LOC] = at
         node.meta[VAL] = result
         self.n_calls += 1
+        if _is_risky(node):
+            self.risky = True
+            self.on_risk()
         return self.wrap_result(node, result, at, 0)
 
     def _settled(self, target: Any, place: int | str, x: Value, args: list[Value]) -> Value:
@@ -409,3 +417,17 @@ _ARGUMENT = (*_PLAIN, slice, type(Ellipsis), range)
 # what torch takes for a dtype
 _DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64,
                                     complex: torch.complex128}  # fmt: skip
+
+
+def _is_risky(node: Node) -> bool:
+    """Whether a recorded call may raise because of the values in its tensors."""
+    value = node.meta[VAL]
+    integers = isinstance(value, torch.Tensor) and not (
+        value.is_floating_point() or value.is_complex())  # fmt: skip
+    if not may_raise(node.target, integers):
+        return False
+    return node.target not in _BY_INDEX or any(
+        isinstance(n.meta.get(VAL), torch.Tensor) for n in node.all_input_nodes[1:])  # fmt: skip
+
+
+_BY_INDEX = (operator.getitem, operator.setitem, "__getitem__", "__setitem__")

@@ -19,6 +19,7 @@ from torchweld.capture.kernels import is_kernel, kernel_with_grid
 from torchweld.capture.ops import changed, filed_key, late_text, payload, real_call, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
+from torchweld.capture.suspend import delegates_at
 from torchweld.capture.tensors import tensor_getitem, tensor_setitem
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -482,7 +483,7 @@ def throw(cap: Capture, gen: GeneratorValue, exc: Value, cont: Cont,
     if gen.running:
         raise raised(ValueError, "generator already executing")
     frame = gen.frame
-    send_at = _delegates_at(frame)
+    send_at = delegates_at(frame)
     inner = frame.stack[-1] if send_at is not None else None
     if inner is not None and not isinstance(inner, GeneratorValue):
         if isinstance(inner, InstanceValue):
@@ -505,23 +506,3 @@ def _yield_on(cap: Capture, frame: VFrame, value: Value) -> None:
     cap.frames.pop()
     assert frame.on_yield is not None
     frame.on_yield(value)
-
-
-def _delegates_at(frame: VFrame) -> int | None:
-    """The SEND that a frame suspended in `yield from` goes back to."""
-    instrs = frame.code.instrs
-    after = instrs[frame.ip] if frame.ip < len(instrs) else None
-    if instrs[frame.ip - 1].op != "YIELD_VALUE" or after is None or after.op != "JUMP":
-        return None
-    target = after.target
-    return target if target is not None and instrs[target].op == "SEND" else None
-
-
-def has_open_block(gen: GeneratorValue) -> bool:
-    """Whether a suspended generator has code to run when it is closed."""
-    frame = gen.frame
-    row = frame.code.handler(frame.ip - 1)
-    if gen.finished or row is None:
-        return False
-    return bool(frame.code.instrs[row.target].op != "STOPITERATION_ERROR")
-

@@ -532,8 +532,7 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     """
     r = Residual(cap)
     head = r.prologue()
-    # what handles an exception of the graph is in the frame, which can run again if nothing changed
-    again = cap.in_block and cap.builder.n_calls > 0 and not cap.builder.mutated_inputs()
+    again = _runs_again(cap)
     call = r.graph_call() if head or cap.builder.numbers or again else ""
     _effects(r, grad_mode)
     if rest is not None:
@@ -558,6 +557,17 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     body = [*head, *r.lines, f"return {result}"]
     source = f"def finish({', '.join(params)}):\n" + "".join(f"    {line}\n" for line in body)
     return r.outputs, None, Finish(source, inputs, r.consts)
+
+
+def _runs_again(cap: Capture) -> bool:
+    """Whether the frame runs eagerly, from its start, if the graph fails: what handles the
+    exception is in the frame, or what the frame had done before must be seen.
+
+    It can, if the graph has written nothing.
+    """
+    does = cap.effects or cap.globals_written or any(c.source for c in cap.changed)
+    needed = cap.in_block or (cap.builder.risky and (cap.handles_risk or bool(does)))
+    return needed and cap.builder.n_calls > 0 and not cap.builder.mutated_inputs()
 
 
 def _or_eagerly(calling: list[str]) -> list[str]:

@@ -25,6 +25,7 @@ from torchweld.capture.values.base import (
     Const,
     DictValue,
     InstanceValue,
+    IteratorValue,
     Lazy,
     ListValue,
     Loose,
@@ -143,6 +144,7 @@ class Capture:
     born: when a value was made that cannot leave the capture, by its id.
     is_rest: whether the frame is the rest of a broken one. in_block: and may be inside of a try or
     with block, or called from one.
+    handles_risk: whether code of the frame handles an operator's error, or cleans up after it.
     handed: what a generator hands out where the capture ends.
     outside_stop: before the first instruction that advances an iterator from outside.
     modes: calls that set modes of torch, with the state before, in order.
@@ -156,6 +158,7 @@ class Capture:
         self.late = LateNumbers(varying.numbers, self.guard)
         self.sizes = Sizes(varying, SizeEnv(self.loc))
         self.builder = GraphBuilder(self.late, self.sizes, self.force)
+        self.builder.on_risk = self.note_risk
         self.guards: dict[tuple[object, ...], Guard] = {}
         self.objects: dict[int, Value] = {}
         self.kept: list[object] = []
@@ -187,6 +190,7 @@ class Capture:
         self.handed: Handed | None = None
         self.is_rest = False
         self.in_block = False
+        self.handles_risk = False
         self.born: dict[int, tuple[object, int]] = {}
         self.modes: list[tuple[Any, tuple[Any, ...], Any]] = []
         self.inline_next: set[object] = set()
@@ -319,7 +323,13 @@ class Capture:
             self.guards[key] = Guard(kind, source, expected, why or self.loc())
 
     def close(self) -> None:
-        """Let go of everything, real tensors among it: parts of a capture refer to one another."""
+        """Let go of everything, real tensors among it: parts of a capture refer to one another.
+
+        What a generator does when it dies it must do on time.
+        """
+        for value in self.objects.values():
+            if isinstance(value, IteratorValue):
+                value.step, value.real = lambda: None, None
         self.__dict__.clear()
 
     def note_birth(self, value: object, stops: tuple[int, ...]) -> None:
@@ -330,6 +340,10 @@ class Capture:
     def birth(self, value: object) -> int:
         """Before which instruction the capture could stop to be without a value; 0: unknown."""
         return self.born.get(id(value), (value, 0))[1]
+
+    def note_risk(self) -> None:
+        """An operator is recorded that may raise because of its data."""
+        self.handles_risk = self.handles_risk or any(map(_handles, self.frames))
 
     def mark(self, cell: Mutable) -> None:
         """The frame changed this object. Errors: GraphBreak inside of a function that torch runs
@@ -342,6 +356,21 @@ class Capture:
         cell.changed = True
         self.changed.setdefault(cell, None)
         self.marked.append(cell)
+
+
+def _handles(frame: VFrame) -> bool:
+    """Whether an exception where a frame is now runs code of it; leaving a mode of torch does not
+    count, since it is not really entered."""
+    row = frame.code.handler(frame.ip - 1)
+    if row is None:
+        return False
+    ops = [x.op for x in frame.code.instrs[row.target : row.target + 2]]
+    if ops != ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]:
+        return ops[0] == "PUSH_EXC_INFO"
+    leave = frame.stack[row.depth - 1] if row.depth <= len(frame.stack) else None
+    real = leave.func if isinstance(leave, BoundValue) else leave
+    module = getattr(real.obj, "__module__", None) if isinstance(real, Const) else None
+    return str(module).split(".")[0] != "torch"
 
 
 def _uncompiled(fn: Value, args: list[Value]) -> tuple[Value, list[Value]]:

@@ -84,6 +84,8 @@ class Slice:
         made = self.copied.repeat(cap, pairs, moved, lines)
         cap.steps += after.steps - before.steps
         cap.builder.n_calls += after.calls - before.calls
+        if cap.builder.risky:
+            cap.note_risk()
         result: Value = copy_value(self.result, made.values, made.leaf)
         return result
 

@@ -14,7 +14,7 @@ from typing import Any
 from torchweld.capture.identity import guard_changed
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Stuck, VFrame, refuse
-from torchweld.capture.values.base import UNBOUND, CellValue, Value
+from torchweld.capture.values.base import UNBOUND, CellValue, GeneratorValue, Value
 from torchweld.frame.assemble import Unassemblable
 from torchweld.frame.instr import Code
 from torchweld.frame.places import layout
@@ -77,6 +77,7 @@ def suspend(cap: Capture) -> Rest:
     Errors: GraphBreak if they cannot go on.
     """
     frames, handed = cap.frames, cap.handed
+    _need_closed(cap)
     guard_changed(cap)
     if not frames or not all(_is_real(f) for f in frames):
         raise refuse("W107", "the frame cannot be left here", cap.loc())
@@ -97,6 +98,39 @@ def suspend(cap: Capture) -> Rest:
         return f"({given}{''.join(t + ', ' for t in texts)})"
 
     return Rest(Resume(tuple(left), handed.how if handed is not None else ""), state)
+
+
+def delegates_at(frame: VFrame) -> int | None:
+    """The SEND that a frame suspended in `yield from` goes back to."""
+    instrs = frame.code.instrs
+    after = instrs[frame.ip] if frame.ip < len(instrs) else None
+    if instrs[frame.ip - 1].op != "YIELD_VALUE" or after is None or after.op != "JUMP":
+        return None
+    target = after.target
+    return target if target is not None and instrs[target].op == "SEND" else None
+
+
+def has_open_block(gen: GeneratorValue) -> bool:
+    """Whether a suspended generator, or one that it delegates to, has code to run when it is
+    closed."""
+    frame = gen.frame
+    if delegates_at(frame) is not None and not gen.finished:
+        inner = frame.stack[-1]
+        if isinstance(inner, GeneratorValue) and has_open_block(inner):
+            return True
+    row = frame.code.handler(frame.ip - 1)
+    if gen.finished or row is None:
+        return False
+    return bool(frame.code.instrs[row.target].op != "STOPITERATION_ERROR")
+
+
+def _need_closed(cap: Capture) -> None:
+    """Errors: Stuck if a generator of the capture, which nobody else can go on with, has code to
+    run when it is closed: at the latest when the frame ends, even if nothing refers to it."""
+    for made in cap.kept:
+        if isinstance(made, GeneratorValue) and has_open_block(made):
+            raise Stuck("W107", f"a {made.cls().__name__} is to be closed later", cap.loc(),
+                        cap.birth(made))  # fmt: skip
 
 
 def _place_of(frame: VFrame, waits: bool) -> tuple[Code, int]:

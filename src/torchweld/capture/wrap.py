@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from torchweld.base.registry import Registry
 from torchweld.capture.kernels import is_kernel
+from torchweld.capture.originals import watch_original
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import (
@@ -155,6 +156,8 @@ def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
         raise refuse("W112", f"{source.text()} {kind}", cap.loc())
     if obj.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(obj):
         raise refuse("W112", f"{source.text()} is nested or wrapped by a transform", cap.loc())
+    if obj._is_view() and _lost_history(obj):
+        raise refuse("W112", f"{source.text()} is a view of no_grad, written since", cap.loc())
     if obj.is_neg() or obj.is_conj():
         raise refuse("W112", f"{source.text()} has the negative or conjugate bit set", cap.loc())
     if obj.device.type not in ("cpu", "cuda"):
@@ -165,6 +168,15 @@ def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
     cap.guard("tensor", source, codes)
     with torch.inference_mode(obj.is_inference()):  # whatever the frame has entered by now
         return cap.builder.input(obj, source, form)
+
+
+def _lost_history(view: torch.Tensor) -> bool:
+    """Whether autograd cannot say any more what a view was computed from: it raises."""
+    try:
+        view.is_leaf  # noqa: B018
+    except RuntimeError:
+        return True
+    return False
 
 
 def _list(cap: Capture, obj: list[object], source: Source) -> Value:
@@ -360,7 +372,7 @@ def cell_of(cap: Capture, obj: types.CellType, source: Source, contents: Source)
 
 
 def _instance(cap: Capture, obj: object, source: Source) -> Value:
-    kind = type(obj)
+    kind = watch_original(cap, obj, type(obj))
     cap.guard("type", source, kind)
     value = InstanceValue(kind, source, obj)
     cap.objects[id(obj)] = value

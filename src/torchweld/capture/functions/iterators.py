@@ -11,10 +11,11 @@ from typing import Any
 
 from torchweld.capture import polyfills
 from torchweld.capture.functions.builtin import polyfill, stop_with
-from torchweld.capture.items import has_open_block, resume, throw
+from torchweld.capture.items import resume, throw
 from torchweld.capture.ops import payload, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised
+from torchweld.capture.suspend import has_open_block
 from torchweld.capture.tables import CLASSES, klass, method
 from torchweld.capture.values.base import (
     Const,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import types
 
 from torchweld.capture.identity import guard_changed
-from torchweld.capture.items import has_open_block
 from torchweld.capture.ops import truth
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame, raised, refuse
+from torchweld.capture.suspend import has_open_block
 from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import Const, GeneratorValue, Value
 from torchweld.frame.instr import Instr

@@ -1,0 +1,114 @@
+"""A graph that fails on its data: the frame does what eager does before and after the error."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from break_twin import check
+from torch import Tensor
+
+import torchweld
+from torchweld.ir.raising import may_raise
+
+X = torch.arange(6.0).reshape(2, 3)
+GOOD, BAD = torch.tensor([1, 0]), torch.tensor([1, 5])
+CALLS = ((X, GOOD, []), (X, BAD, []))
+
+
+class Swallow:
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        self.log.append("in")
+
+    def __exit__(self, kind, *rest):
+        self.log.append(getattr(kind, "__name__", None))
+        return True
+
+
+def handled(x, i, log):
+    try:
+        return x.index_select(0, i).sin()
+    except (RuntimeError, IndexError):
+        log.append("handled")
+    return x
+
+
+def in_finally(x, i, log):
+    try:
+        y = x[i] * 2
+    finally:
+        log.append("last")
+    return y
+
+
+def in_with(x, i, log):
+    with Swallow(log):
+        return torch.gather(x, 0, i.expand(3, 2).t()) + 1
+
+
+@contextlib.contextmanager
+def noted(log):
+    try:
+        yield
+    finally:
+        log.append("left")
+
+
+def in_generator(x, i, log):
+    with noted(log):
+        return torch.nn.functional.embedding(i, x)
+
+
+def after_effects(x, i, log):
+    print("before")
+    log.append(x.shape)
+    y = x[i]
+    log.append("after")
+    return y
+
+
+def integers(x, i, log):
+    log.append("divided")
+    return torch.tensor([4, 2]) // (i - 1), x
+
+
+@pytest.mark.parametrize("fn", [handled, in_finally, in_with, in_generator, after_effects])
+def test_errors_of_data_are_handled_where_eager_handles_them(fn):
+    check(fn, *CALLS, graphs=1, breaks=0)
+
+
+def test_a_division_of_integers_by_zero():
+    check(integers, (X, torch.tensor([3, 2]), []), (X, torch.tensor([1, 2]), []), graphs=1)
+
+
+def by_name(x, i, log):
+    with torch.no_grad():
+        return {"y": x[i]}
+
+
+def test_a_mode_of_torch_around_an_index_costs_no_second_chance():
+    region = _finish_source(by_name)
+    assert "try" not in region
+    assert "try" in _finish_source(handled)
+
+
+def _finish_source(fn):
+    torchweld.reset()
+    compiled = torchweld.compile(fn, backend="eager")
+    compiled(X, GOOD, [])
+    (entry,) = compiled.entries
+    return entry.info.region.finish.source
+
+
+@pytest.mark.parametrize(("target", "integers", "answer"), [
+    (torch.ops.aten.index.Tensor, False, True), (torch.ops.aten.add.Tensor, True, False),
+    (torch.ops.aten.div.Tensor_mode, True, True), (torch.ops.aten.div.Tensor, False, False),
+    ("index_add_", False, True), (torch.linalg.inv, False, True), (Tensor.sin, False, False),
+    (torch.ops.aten._assert_async.msg, False, True),
+])  # fmt: skip
+def test_which_operators_may_raise(target, integers, answer):
+    assert may_raise(target, integers) is answer
