@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
 from torchweld.graph.decompose import decompositions
+from torchweld.graph.decomps.softmax import WITH_GRADIENTS
 from torchweld.graph.functional import functionalized, unwrap, wrap
 from torchweld.graph.interp import Interpreter
 from torchweld.graph.outputs import check_inputs, check_overlap, collect
@@ -48,7 +49,8 @@ def joint(gm: GraphModule, cfg: Config) -> Joint:
     check_inputs(captured)
     with torch.no_grad():
         fakes = [changeable(fake).detach() for fake in captured]
-    recorder = Recorder(mode_of(captured), decompositions(cfg))
+    rules = decompositions(cfg)
+    recorder = Recorder(mode_of(captured), {**rules, **WITH_GRADIENTS} if rules else rules)
     for node, fake in zip(places, fakes, strict=True):
         recorder.placeholder(node.name, fake)
     run = _Run(recorder, captured, fakes)

@@ -42,10 +42,11 @@ _CHEAP = frozenset((
     aten.slice_scatter.default, aten.select_scatter.default, aten.cat.default, aten.stack.default,
     aten.tril.default, aten.triu.default,
 ))  # fmt: skip
-# reductions that read what a loop has just computed: nothing has to be in memory for them
+# what reads what a loop has just computed: nothing has to be in memory for it
 _READS_LOOPS = frozenset((
     aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default,
-    aten.amin.default,
+    aten.amin.default, aten._log_softmax_backward_data.default, aten._softmax_backward_data.default,
+    aten.nll_loss_forward.default,
 ))  # fmt: skip
 
 
@@ -169,7 +170,7 @@ class _Choice:
                 self.network.edge(self._gate(end)[1], self.sink, INFINITE)
         side = self.network.sink_side(self.source, self.sink)
         found = {n for n, (a, b) in self.gates.items() if a not in side and b in side}
-        size = sum(map(self._weight, found))
+        size = sum(map(_bytes, found))
         # a backward graph with these values saved also reads what is kept anyway
         found |= ancestors(ends, found | self.kept) & self.kept
         return [n for n in self.graph.nodes if n in found], size
@@ -195,13 +196,28 @@ class _Choice:
         return self.gates[first]
 
     def _weight(self, node: Node) -> int:
-        """Bytes, twice for a copy; views are never saved, but what they are views of."""
-        value = node.meta[VAL]
-        if not isinstance(value, Tensor) or len(view_chain(node)) > 1:
+        """Bytes that are moved to save the node: what is in memory anyway is only read again, all
+        else, and copies, are written too.
+
+        Views are never saved, but what they are views of.
+        """
+        if not isinstance(node.meta[VAL], Tensor) or len(view_chain(node)) > 1:
             return INFINITE
-        bytes_ = max(value.numel() * value.element_size(), 1)
-        bytes_ *= _UNWANTED if _is_asked(node) else 1
-        return 2 * bytes_ if node in self.shared else bytes_
+        bytes_ = _bytes(node) * (_UNWANTED if _is_asked(node) else 1)
+        there = node not in self.shared and self._is_written(node)
+        return bytes_ if there else 2 * bytes_
+
+    def _is_written(self, node: Node) -> bool:
+        """Whether the forward has the node in memory, whatever is saved."""
+        if not is_cheap(node.target):
+            return True
+        for user in node.users:
+            if is_view(user.target):
+                if self._is_written(user):
+                    return True
+            elif user not in self.tangent_side and not _reads_loops(user.target):
+                return True
+        return False
 
     def _again(self, node: Node) -> bool:
         """Whether a backward graph may compute the node again."""
@@ -226,6 +242,11 @@ class _Choice:
             if is_view(user.target) and self._in_memory(user):
                 return True
         return False
+
+
+def _bytes(node: Node) -> int:
+    value: Tensor = node.meta[VAL]
+    return max(value.numel() * value.element_size(), 1)
 
 
 def _is_asked(node: Node) -> bool:

@@ -15,6 +15,7 @@ from torchweld.lower.tensor import (
     Tensor,
     dense,
     disjoint,
+    lengthened,
     row_major,
     strided,
     whole,
@@ -65,10 +66,11 @@ class Builder:
         return Buffer.make(name, spec.dtype, spec.shape, spec.strides, offset, role, spec.device)
 
     def _target(self, spec: Spec, part: str) -> Buffer:
-        """A buffer that nests write: gaps and overlaps of `spec` are not imitated."""
+        """A buffer that nests write: gaps and overlaps of `spec` are not imitated, but for those
+        behind rows, which are there on purpose."""
         if not spec.dtype.computed:
             raise LoweringError("W203", f"store of {spec.dtype.value} elements")
-        if not dense(spec.shape, spec.strides):
+        if not dense(spec.shape, spec.strides) and not lengthened(spec.shape, spec.strides):
             spec = replace(spec, strides=row_major(spec.shape))
         return self.buffer(spec, part)
 

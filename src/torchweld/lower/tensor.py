@@ -30,6 +30,7 @@ from torchweld.lower.sizes import size
 from torchweld.lower.value import Val
 
 Idx: TypeAlias = tuple[Expr, ...]
+_LONGER = 64  # elements that rows may be longer by, see graph/rewrites/aligned.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,16 @@ def dense(shape: Idx, strides: Idx) -> bool:
             return void(shape)
         step = step * left.pop(at)[1]
     return True
+
+
+def lengthened(shape: Idx, strides: Idx) -> bool:
+    """Whether the strides are row-major, of rows that are a little longer than what they hold."""
+    if len(shape) < 2 or void(shape) or strides[-1] is not ONE:
+        return False
+    columns, row = shape[-1], strides[-2]
+    if not (columns.is_const and row.is_const and 0 < row.value - columns.value < _LONGER):
+        return False
+    return strides == row_major((*shape[:-1], row))
 
 
 def disjoint(shape: Idx, strides: Idx) -> bool:

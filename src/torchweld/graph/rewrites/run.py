@@ -12,6 +12,8 @@ from torch.fx import Graph
 from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
 from torchweld.base.events import emit
+from torchweld.graph.rewrites.aligned import PRODUCTS as MULTIPLIED
+from torchweld.graph.rewrites.aligned import align_operands
 from torchweld.graph.rewrites.attention import KERNELS, fuse_attention, name_attention
 from torchweld.graph.rewrites.attention_operands import ATTENTION, prepare_attention
 from torchweld.graph.rewrites.convolution import channels_last, conv, split_bias
@@ -40,6 +42,7 @@ REWRITES = (
     Rewrite("attention_operands", prepare_attention, frozenset((ATTENTION,))),
     Rewrite("gelu", name_gelu, frozenset((aten.tanh.default,))),
     Rewrite("epilogues", fuse_activations, frozenset(PRODUCTS)),
+    Rewrite("aligned", align_operands, frozenset(MULTIPLIED)),
     Rewrite("conv_bias", split_bias, frozenset((conv,))),
     Rewrite("channels_last", channels_last, frozenset((conv,))),
 )
