@@ -13,6 +13,7 @@ from torchweld.capture.attrs import (
     mro_lookup,
     watch_class,
 )
+from torchweld.capture.grads import set_grad
 from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse
@@ -42,6 +43,10 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         return
     if isinstance(obj, FunctionValue):
         _function_set(cap, obj, name, value)
+        done(Const(None))
+        return
+    if isinstance(obj, TensorValue) and name == "grad":
+        set_grad(cap, obj, value)
         done(Const(None))
         return
     if isinstance(obj, TensorValue):

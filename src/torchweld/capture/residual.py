@@ -15,6 +15,7 @@ import torch
 
 from torchweld.base.errors import GraphBreak, InternalError
 from torchweld.capture import polyfills
+from torchweld.capture.grads import is_spent, spent, unchanged
 from torchweld.capture.items import advanced
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
@@ -116,15 +117,31 @@ class Residual:
         source = self._inputs.get(id(x))
         if source is not None:
             return self.param(source)
+        if id(x) in self.names:
+            return self.names[id(x)]
         if x.node.graph is not self.cap.builder.root:
             raise self.cap.builder.left_body(x)
         at = self._output_index.get(id(x))
         if at is None:
             at = self._output_index[id(x)] = len(self.outputs)
             self.outputs.append(x)
+        if self.cap.backwards and x.fake.requires_grad and is_spent(self.cap, x.fake):
+            return self.without_graph(x, at)
         if not x.fake.requires_grad and memory(x) in self._with_grad:
             return f"{self.bind_const(without_grad)}(outs[{at}])"
         return f"outs[{at}]"
+
+    def without_graph(self, x: TensorValue, at: int) -> str:
+        """A result that requires grad and whose graph is gone: the graph returns a plain one."""
+        plain = self.cap.builder.call("call_method", "detach", [x], {}, self.cap.loc())
+        assert isinstance(plain, TensorValue)
+        self.outputs[at] = plain
+        name = self.names[id(x)] = self.assign(f"{self.bind_const(spent)}(outs[{at}])")
+        return name
+
+    def leaves(self, x: TensorValue) -> bool:
+        """Whether a tensor made in the frame is among what it leaves."""
+        return id(x) in self._output_index
 
     def late(self, x: LateNumber) -> str:
         """Numbers that are computed have their names from `prologue`."""
@@ -541,6 +558,7 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     else:
         assert cap.result is not None
         result = r.expr(cap.result)
+    _assign_grads(r)
     _deferred(r)
     for fn, args in modes:
         r.lines.append(f"{r.bind_const(fn)}(*{r.bind_const(args)})")
@@ -586,6 +604,13 @@ def _effects(r: Residual, grad_mode: bool) -> None:
         r.lines.append(f"{r.bind_const(table)}[{name!r}] = {r.expr(value)}")
     if torch.is_grad_enabled() != grad_mode:
         r.lines.append(f"{r.bind_const(torch._C._set_grad_enabled)}({torch.is_grad_enabled()})")
+
+
+def _assign_grads(r: Residual) -> None:
+    """What the frame assigned to `.grad`: of tensors from outside, and of those that leave it."""
+    for x, value in r.cap.grads.values():
+        if (x.source is not None or r.leaves(x)) and not unchanged(r.cap, x, value):
+            r.lines.append(f"{r.tensor(x)}.grad = {r.expr(value)}")
 
 
 def _deferred(r: Residual) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
+from torchweld.graph.autograd import TAKES
 from torchweld.graph.fidelity import Fidelity
 from torchweld.graph.functional import is_wrapped, unwrap
 from torchweld.graph.layout import same_strides
@@ -132,6 +134,8 @@ class Interpreter:
             raise Unsupported("W201", "an attribute of a tensor is set", at=at)
         if target in GRAD_MODE:
             return None if self._grad_modes is None else self._grad_modes.run(target, args)
+        if target is TAKES:
+            return taken(self.recorder, args, kwargs)
         if target in AUTOCAST:
             return self._contexts.run(target, args, kwargs)
         if isinstance(target, HigherOrderOperator):
@@ -191,6 +195,16 @@ class Interpreter:
         if isinstance(x, slice):
             return slice(self._value(x.start), self._value(x.stop), self._value(x.step))
         return x
+
+
+def taken(recorder: Recorder, args: Any, kwargs: Any) -> Any:
+    """Gradients that the graph takes; their operators have the lines of what they come from."""
+    recorder.backward = True
+    try:
+        with torch.autograd.set_multithreading_enabled(False):
+            return TAKES(*args, **kwargs)
+    finally:
+        recorder.backward = False
 
 
 def _call_method(name: str, args: Any, kwargs: Any, at: Loc) -> Any:

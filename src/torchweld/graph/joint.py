@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
+from torchweld.graph.autograd import takes_gradients
 from torchweld.graph.decompose import decompositions
 from torchweld.graph.functional import functionalized, unwrap, wrap
 from torchweld.graph.interp import Interpreter
@@ -43,6 +44,8 @@ def joint(gm: GraphModule, cfg: Config) -> Joint:
     Shapes, Guards: as in `normalize`, whose errors this has too.
     Errors: Unsupported W201 for what autograd records otherwise than a graph can say.
     """
+    if takes_gradients(gm):
+        raise Unsupported("W201", "a graph that takes gradients itself returns what requires grad")
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     captured = [fake_of(node) for node in places]
     check_inputs(captured)
