@@ -87,7 +87,7 @@ def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None)
     if name == "is_leaf" and (real is not None or not obj.fake.requires_grad):
         cap.deliver(Const(obj.fake.is_leaf), cont)
         return
-    if name == "grad_fn" and not obj.fake.requires_grad and real is None:
+    if name == "grad_fn" and not obj.fake.requires_grad:
         cap.deliver(Const(None), cont)
         return
     raise refuse("W107", f"Tensor.{name}", cap.loc())

@@ -68,12 +68,15 @@ class Interpreter:
     """One run of a captured graph.
 
     env: what each node produced; tensors in it are functional tensors.
-    grad: whether the graph's grad modes are followed.
+    grad: whether the graph's grad modes are followed. takes: whether it takes gradients itself, of
+    tensors that it makes, too.
     """
 
-    def __init__(self, recorder: Recorder, inputs: list[Any], grad: bool = False) -> None:
+    def __init__(self, recorder: Recorder, inputs: list[Any], grad: bool = False,
+                 takes: bool = False) -> None:  # fmt: skip
         self.recorder = recorder
         self._grad_modes = GradModes() if grad else None
+        self._takes = takes
         self.env: dict[Node, Any] = {}
         self._inputs = iter(inputs)
         self._contexts = ContextStack()
@@ -125,6 +128,8 @@ class Interpreter:
     def _call(self, node: Node, at: Loc) -> Any:
         args = self._value(node.args)
         kwargs = self._value(node.kwargs)
+        if self._takes and node.target == "requires_grad_":
+            return args[0].requires_grad_(*args[1:], **kwargs)
         if node.op == "call_method":
             return _call_method(str(node.target), args, kwargs, at)
         if node.op != "call_function":

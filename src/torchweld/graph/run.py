@@ -66,7 +66,7 @@ def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
             if records and fake.requires_grad:
                 x.requires_grad_()
         given = [numbers.get(i, x) for i, x in enumerate(inputs)]
-        interpreter = Interpreter(recorder, given, records)
+        interpreter = Interpreter(recorder, given, records, records)
         outs = interpreter.run(gm)
         torch._C._set_grad_enabled(False)
         recorder.origin = "output"

@@ -225,8 +225,9 @@ def _guard_hooks(cap: Capture, x: TensorValue) -> None:
 
 def accumulates_plainly(x: torch.Tensor) -> bool:
     """Whether a gradient is only added to `.grad`."""
-    return not (x._backward_hooks or x._post_accumulate_grad_hooks) and (  # type: ignore[attr-defined]
-        getattr(x, "grad_dtype", x.dtype) == x.dtype)  # fmt: skip
+    if x._backward_hooks or x._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+        return False
+    return not x.is_leaf or getattr(x, "grad_dtype", x.dtype) == x.dtype
 
 
 def _taken(cap: Capture, ends: list[TensorValue], inputs: list[TensorValue], gradients: Value,
