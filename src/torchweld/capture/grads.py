@@ -77,6 +77,13 @@ def is_spent(cap: Capture, fake: torch.Tensor) -> bool:
     return False
 
 
+def without_graph(cap: Capture, x: TensorValue) -> TensorValue:
+    """A result without its history, which the graph returns in its place."""
+    made = cap.builder.call("call_method", "detach", [x], {}, cap.loc())
+    assert isinstance(made, TensorValue)
+    return made
+
+
 def leaves_of(ends: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, bool]]:
     """The leaves that a backward from these tensors reaches, each with whether it is an end."""
     found = {id(x): (x, True) for x in ends if x.requires_grad and x.grad_fn is None}

@@ -15,7 +15,7 @@ import torch
 
 from torchweld.base.errors import GraphBreak, InternalError
 from torchweld.capture import polyfills
-from torchweld.capture.grads import is_spent, spent, unchanged
+from torchweld.capture.grads import is_spent, spent, unchanged, without_graph
 from torchweld.capture.items import advanced
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
@@ -126,22 +126,12 @@ class Residual:
             at = self._output_index[id(x)] = len(self.outputs)
             self.outputs.append(x)
         if self.cap.backwards and x.fake.requires_grad and is_spent(self.cap, x.fake):
-            return self.without_graph(x, at)
+            self.outputs[at] = without_graph(self.cap, x)
+            name = self.names[id(x)] = self.assign(f"{self.bind_const(spent)}(outs[{at}])")
+            return name
         if not x.fake.requires_grad and memory(x) in self._with_grad:
             return f"{self.bind_const(without_grad)}(outs[{at}])"
         return f"outs[{at}]"
-
-    def without_graph(self, x: TensorValue, at: int) -> str:
-        """A result that requires grad and whose graph is gone: the graph returns a plain one."""
-        plain = self.cap.builder.call("call_method", "detach", [x], {}, self.cap.loc())
-        assert isinstance(plain, TensorValue)
-        self.outputs[at] = plain
-        name = self.names[id(x)] = self.assign(f"{self.bind_const(spent)}(outs[{at}])")
-        return name
-
-    def leaves(self, x: TensorValue) -> bool:
-        """Whether a tensor made in the frame is among what it leaves."""
-        return id(x) in self._output_index
 
     def late(self, x: LateNumber) -> str:
         """Numbers that are computed have their names from `prologue`."""
@@ -474,7 +464,7 @@ def _write_dict(r: Residual, x: DictValue) -> None:
         collections.OrderedDict if issubclass(x.kind, collections.OrderedDict) else dict
     )
     put, drop = r.bind_const(base.__setitem__), r.bind_const(base.__delitem__)
-    old = {_filed(k): k for k in keys_in_order(x.real)}
+    old = {k: k for k in keys_in_order(x.real)}
     gone = [k for k in old if k not in x.items and (x.complete or k in x.absent)]
     if x.complete and [k for k in old if k in x.items] + [k for k in x.items if k not in old] != \
             list(x.items):  # fmt: skip
@@ -488,10 +478,6 @@ def _write_dict(r: Residual, x: DictValue) -> None:
         if key in old and r.unchanged(slot, Item.make(x.source, old[key], False)):
             continue
         r.lines.append(f"{put}({target}, {r.expr(x.keys[key])}, {r.expr(slot)})")
-
-
-def _filed(key: object) -> object:
-    return key
 
 
 def _write_set(r: Residual, x: SetValue) -> None:
@@ -609,7 +595,7 @@ def _effects(r: Residual, grad_mode: bool) -> None:
 def _assign_grads(r: Residual) -> None:
     """What the frame assigned to `.grad`: of tensors from outside, and of those that leave it."""
     for x, value in r.cap.grads.values():
-        if (x.source is not None or r.leaves(x)) and not unchanged(r.cap, x, value):
+        if (x.source is not None or id(x) in r._output_index) and not unchanged(r.cap, x, value):
             r.lines.append(f"{r.tensor(x)}.grad = {r.expr(value)}")
 
 

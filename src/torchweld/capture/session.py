@@ -31,8 +31,8 @@ from torchweld.capture.values.base import (
     Loose,
     Mutable,
     Slot,
-    TupleValue,
     TensorValue,
+    TupleValue,
     Value,
 )
 from torchweld.frame.program import Dispatcher

@@ -68,10 +68,12 @@ def autograd_grad(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -
     hidden = _reached(cap, ends)[1]
     if hidden and outside and not (len(inputs) == hidden == 1):
         raise refuse("W103", "gradients through what was computed outside", cap.loc())
-    create = _flag(cap, given, "create_graph")
-    options = {"create_graph": boolean(create), "retain_graph": boolean(_retains(cap, given)),
-               "allow_unused": given.get("allow_unused", NONE),
-               "materialize_grads": given.get("materialize_grads", Const(False))}  # fmt: skip
+    options: dict[str, Value] = {
+        "create_graph": boolean(_flag(cap, given, "create_graph")),
+        "retain_graph": boolean(_retains(cap, given)),
+        "allow_unused": given.get("allow_unused", NONE),
+        "materialize_grads": given.get("materialize_grads", Const(False)),
+    }
     made = _taken(cap, ends, inputs, given.get("grad_outputs", NONE), options)
     names = given["inputs"]
     if isinstance(names, DictValue):
@@ -105,7 +107,10 @@ def _backward(cap: Capture, tensors: Value, gradients: Value, given: dict[str, V
         raise refuse("W103", "a backward that reaches no leaf", cap.loc())
     for leaf in leaves:
         _guard_hooks(cap, leaf)
-    options = {"retain_graph": boolean(_retains(cap, given)), "allow_unused": Const(True)}
+    options: dict[str, Value] = {
+        "retain_graph": boolean(_retains(cap, given)),
+        "allow_unused": Const(True),
+    }
     found = _taken(cap, ends, leaves, gradients, options)
     shared = [*_given_tensors(cap, gradients)]
     for leaf, gradient in zip(leaves, found, strict=True):
@@ -225,7 +230,7 @@ def _guard_hooks(cap: Capture, x: TensorValue) -> None:
 
 def accumulates_plainly(x: torch.Tensor) -> bool:
     """Whether a gradient is only added to `.grad`."""
-    if x._backward_hooks or x._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
+    if x._backward_hooks or x._post_accumulate_grad_hooks:
         return False
     return not x.is_leaf or getattr(x, "grad_dtype", x.dtype) == x.dtype
 
