@@ -416,3 +416,49 @@ def test_a_break_behind_the_backward_leaves_the_gradients():
 
     run(make, batches(3))
     assert STATISTICS.counts()["breaks"] == 1
+
+
+def test_old_gradients_that_are_dropped_are_no_inputs_and_free_while_the_graph_runs():
+    def step(x):
+        for p in model.parameters():
+            p.grad = None
+        loss = probe(model(x)).square().mean()
+        loss.backward()
+        return loss.detach()
+
+    alive = []
+
+    def probe(x):
+        return x
+
+    def backend(graph, inputs):
+        def call(*args):
+            alive.append([p.grad for p in model.parameters()])
+            assert len(args) == len(inputs) == 5
+            return graph(*args)
+
+        return call
+
+    model, (x,) = mlp(), batches(1)
+    compiled = torchweld.compile(step, backend=backend)
+    compiled(x)
+    compiled(x)
+    assert alive == [[None] * 4] * 2
+
+
+def test_whether_a_gradient_is_there_is_all_that_is_guarded_of_one_that_is_dropped():
+    def step(x):
+        if model.weight.grad is not None:
+            model.weight.grad = None
+        model(x).sum().backward()
+
+    model = nn.Linear(3, 3)
+    torchweld.reset()
+    compiled = torchweld.compile(step)
+    compiled(torch.ones(2, 3))
+    compiled(torch.ones(2, 3))
+    with torch.no_grad():
+        model.weight.grad = torch.ones(3, 3).t()
+    compiled(torch.ones(2, 3))
+    assert model.weight.grad.tolist() == [[2.0] * 3] * 3
+    assert STATISTICS.counts()["captures"] == 2

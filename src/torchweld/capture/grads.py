@@ -12,6 +12,7 @@ from torchweld.base.errors import InternalError
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import NONE, Const, TensorValue, Value
+from torchweld.capture.values.unread import UnreadTensor
 from torchweld.ir.source import Attr, Source
 
 
@@ -31,7 +32,42 @@ def grad_of(cap: Capture, x: TensorValue) -> Value:
     if not (x.fake.is_leaf if real is None else real.is_leaf):
         raise refuse("W107", "Tensor.grad of a tensor that is no leaf", cap.loc())
     source = grad_source(x)
-    return NONE if real is None or source is None else cap.wrap(real.grad, source)
+    if real is None or source is None:
+        return NONE
+    found = real.grad
+    if type(found) is not torch.Tensor or id(found) in cap.objects:
+        return cap.wrap(found, source)
+    return _unread(cap, found, source)
+
+
+def _unread(cap: Capture, real: torch.Tensor, source: Source) -> Value:
+    """A gradient from outside: many are only asked whether they are there, and dropped."""
+
+    def read() -> None:
+        del cap.objects[id(real)]
+        cap.wrap(real, source)
+
+    made = UnreadTensor(source, read)
+    cap.guard("is_not", source, None)
+    cap.builder.unread[id(real)] = made
+    cap.objects[id(real)] = made
+    cap.kept.append(real)
+    cap.unguarded += 1  # what is known of it may be more than what a call has asked
+    return made
+
+
+def dropped(cap: Capture) -> list[TensorValue]:
+    """Tensors from outside whose old gradients nobody needs any more when the graph runs."""
+    found = []
+    for x, value in cap.grads.values():
+        real = cap.builder.reals.get(id(x))
+        if real is None or unchanged(cap, x, NONE):  # made in the frame, or there was none
+            continue
+        before = cap.objects.get(id(real.grad))
+        if before is None or (isinstance(before, UnreadTensor) and before.found is None
+                              and before is not value):  # fmt: skip
+            found.append(x)
+    return found
 
 
 def set_grad(cap: Capture, x: TensorValue, value: Value) -> None:

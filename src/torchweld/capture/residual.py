@@ -15,7 +15,7 @@ import torch
 
 from torchweld.base.errors import GraphBreak, InternalError
 from torchweld.capture import polyfills
-from torchweld.capture.grads import is_spent, spent, unchanged, without_graph
+from torchweld.capture.grads import dropped, is_spent, spent, unchanged, without_graph
 from torchweld.capture.items import advanced
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
@@ -48,6 +48,7 @@ from torchweld.capture.values.base import (
     Value,
     ViewValue,
 )
+from torchweld.capture.values.unread import UnreadTensor
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.region import Finish
 from torchweld.ir.source import InstanceDict, Item, Source
@@ -114,7 +115,8 @@ class Residual:
         return name
 
     def tensor(self, x: TensorValue) -> str:
-        source = self._inputs.get(id(x))
+        unread = isinstance(x, UnreadTensor) and x.found is None
+        source = x.source if unread else self._inputs.get(id(x))
         if source is not None:
             return self.param(source)
         if id(x) in self.names:
@@ -536,7 +538,9 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     r = Residual(cap)
     head = r.prologue()
     again = _runs_again(cap)
-    call = r.graph_call() if head or cap.builder.numbers or again else ""
+    gone = [] if again else dropped(cap)
+    call = r.graph_call() if head or cap.builder.numbers or again or gone else ""
+    head += [f"{r.tensor(x)}.grad = None" for x in gone]  # the graph may need the memory
     _effects(r, grad_mode)
     if rest is not None:
         result = f"{GO_ON}({PIECE}, {rest.state(r.expr)})"

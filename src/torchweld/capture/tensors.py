@@ -22,6 +22,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.capture.values.unread import UnreadTensor
 
 # read from the metadata: no node
 _METADATA = frozenset((
@@ -201,4 +202,5 @@ def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> 
 
 
 GETATTR.add(TensorValue, tensor_attr)
+GETATTR.add(UnreadTensor, tensor_attr)
 register_methods()
