@@ -6,6 +6,7 @@ of torch.autograd.grad; what a backward does to `.grad` of the leaves is kept in
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -28,11 +29,14 @@ from torchweld.capture.values.base import (
     boolean,
     constant,
 )
+from torchweld.ir.source import Attr
 
 Args = list[Value]
 Kwargs = dict[str, Value]
 _GRAD: Any = torch.autograd.grad
 _TOP_HOOKS: Any = torch._C._autograd._top_saved_tensors_default_hooks
+# what else happens with a gradient
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 _METHOD = ("self", "gradient", "retain_graph", "create_graph", "inputs")
 _GRADS = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs",
@@ -223,16 +227,19 @@ def _guard_hooks(cap: Capture, x: TensorValue) -> None:
     real = cap.builder.reals.get(id(x))
     if real is None or x.source is None:
         return
-    if not accumulates_plainly(real):
-        raise refuse("W103", "hooks on the gradient of a tensor", cap.loc())
-    cap.guard("predicate", x.source, accumulates_plainly)
-
-
-def accumulates_plainly(x: torch.Tensor) -> bool:
-    """Whether a gradient is only added to `.grad`."""
-    if x._backward_hooks or x._post_accumulate_grad_hooks:
-        return False
-    return not x.is_leaf or getattr(x, "grad_dtype", x.dtype) == x.dtype
+    for name in _HOOKS:
+        hooks = getattr(real, name)
+        if hooks:
+            raise refuse("W103", "hooks on the gradient of a tensor", cap.loc())
+        source = Attr.make(x.source, name)
+        if hooks is None:
+            cap.guard("equal", source, None)
+        else:
+            cap.guard("predicate", source, operator.not_)
+    if real.is_leaf and hasattr(real, "grad_dtype"):
+        if real.grad_dtype != real.dtype:
+            raise refuse("W103", "a gradient of another dtype than its tensor's", cap.loc())
+        cap.guard("is", Attr.make(x.source, "grad_dtype"), real.dtype)
 
 
 def _taken(cap: Capture, ends: list[TensorValue], inputs: list[TensorValue], gradients: Value,
