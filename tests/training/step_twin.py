@@ -13,6 +13,7 @@ import torchweld
 from torchweld.pipeline import STATISTICS
 
 Step = Callable[..., Any]
+_alive: list[Any] = []  # what was compiled last: its statistics die with it
 
 
 def mlp() -> nn.Module:
@@ -42,13 +43,20 @@ def assert_left(mine: nn.Module, theirs: nn.Module, **close: float) -> None:
             assert a.stride() == b.stride() and a.requires_grad == b.requires_grad
 
 
+def compiled(fn: Step) -> Step:
+    """The compiled function; nothing else is compiled, and it lives until the next call."""
+    torchweld.reset()
+    _alive[:] = [torchweld.compile(fn)]
+    made: Step = _alive[0]
+    return made
+
+
 def run(make_step: Callable[[nn.Module], Step], inputs: list[Any],
         make: Callable[[], nn.Module] = mlp, **close: float) -> list[Any]:  # fmt: skip
     """Assert that the compiled step leaves what eager leaves, after each input; its results."""
-    torchweld.reset()
     theirs = make()
     mine = copy.deepcopy(theirs)
-    step, eager = torchweld.compile(make_step(mine)), make_step(theirs)
+    step, eager = compiled(make_step(mine)), make_step(theirs)
     results = []
     for x in inputs:
         torch.manual_seed(9)
@@ -66,6 +74,7 @@ def assert_one_graph(entries: int = 1) -> None:
     counts = STATISTICS.counts()
     assert (counts["graphs"], counts["breaks"]) == (entries, 0), STATISTICS.refusals
     assert (counts["aten_graphs"], counts["internal_errors"]) == (0, 0)
+    assert len(STATISTICS.compiled) == entries
     for made in STATISTICS.compiled:
         assert made.refusal is None and not made.differentiable
         assert any(a.lang in ("cpp", "triton") for a in made.executable.program.artifacts)

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from step_twin import assert_one_graph, batches, descend, mlp, run
+from step_twin import assert_one_graph, batches, compiled, descend, mlp, run
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import torchweld
 from torchweld.pipeline import STATISTICS
@@ -46,12 +47,11 @@ def test_gradients_that_are_there_are_added_to_in_place():
         model(x).square().mean().backward()
 
     model, (x, y, z) = mlp(), batches(3)
-    torchweld.reset()
-    compiled = torchweld.compile(step)
-    compiled(x)
+    fast = compiled(step)
+    fast(x)
     first = [p.grad for p in model.parameters()]
-    compiled(y)
-    compiled(z)
+    fast(y)
+    fast(z)
     assert all(p.grad is g for p, g in zip(model.parameters(), first, strict=True))
     run(lambda m: lambda x: m(x).square().mean().backward(), [x, y, z])
     assert_one_graph(2)
@@ -97,8 +97,7 @@ def test_a_returned_loss_requires_grad_and_a_second_backward_raises_eagers_error
         return loss, loss
 
     model, (x,) = mlp(), batches(1)
-    torchweld.reset()
-    first, second = torchweld.compile(step)(x)
+    first, second = compiled(step)(x)
     assert first is second and first.requires_grad and not first.is_leaf
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         first.backward()
@@ -136,8 +135,7 @@ def test_a_result_whose_graph_is_retained_can_be_differentiated_outside():
         return loss
 
     model, (x,) = mlp(), batches(1)
-    torchweld.reset()
-    loss = torchweld.compile(step)(x)
+    loss = compiled(step)(x)
     once = [p.grad.clone() for p in model.parameters()]
     loss.backward()
     for p, g in zip(model.parameters(), once, strict=True):
@@ -187,8 +185,7 @@ def test_leaves_that_share_a_gradient_get_memory_of_their_own():
         (a + b).sum().backward()
 
     a, b = (torch.randn(3, requires_grad=True) for _ in range(2))
-    torchweld.reset()
-    torchweld.compile(step)(a, b)
+    compiled(step)(a, b)
     assert a.grad.data_ptr() != b.grad.data_ptr()
     a.grad.add_(1)
     assert b.grad.tolist() == [1, 1, 1]
@@ -242,8 +239,7 @@ def test_unused_inputs_get_none():
         return torch.autograd.grad((a * b).sum(), (a, c), allow_unused=True)
 
     args = [torch.randn(3, requires_grad=True) for _ in range(3)]
-    torchweld.reset()
-    found = torchweld.compile(step)(*args)
+    found = compiled(step)(*args)
     assert found[1] is None
     torch.testing.assert_close(found[0], args[1].detach())
     assert_one_graph()
@@ -272,8 +268,7 @@ def test_gradient_with_respect_to_what_was_computed_outside():
         return torch.autograd.grad((h * h).sum(), h)[0]
 
     h = torch.randn(3, requires_grad=True) * 3
-    torchweld.reset()
-    torch.testing.assert_close(torchweld.compile(step)(h), 2 * h.detach())
+    torch.testing.assert_close(compiled(step)(h), 2 * h.detach())
     assert_one_graph()
 
 
@@ -287,13 +282,13 @@ def test_hooks_of_parameters_run_and_are_noticed(register):
 
     model, (x, y) = mlp(), batches(2)
     seen = []
-    compiled = torchweld.compile(step)
-    compiled(x)
+    fast = compiled(step)
+    fast(x)
     handle = register(model[0].weight, lambda g: seen.append(g.shape))
-    compiled(y)
+    fast(y)
     assert len(seen) == 1
     handle.remove()
-    compiled(y)
+    fast(y)
     assert len(seen) == 1
 
 
@@ -387,6 +382,35 @@ def test_dropout_and_batch_norm_in_a_step():
     assert_one_graph()
 
 
+def test_what_is_checkpointed_is_not_kept_for_the_backward():
+    def blocks():
+        torch.manual_seed(1)
+        return nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh())
+                             for _ in range(4))  # fmt: skip
+
+    def make_with(again):
+        def make(model):
+            def step(x):
+                for block in model:
+                    x = checkpoint(block, x, use_reentrant=False) if again else block(x)
+                loss = x.square().mean()
+                loss.backward()
+                descend(model)
+                model.zero_grad()
+                return loss.detach()
+
+            return step
+
+        return make
+
+    sizes = []
+    for again in (False, True):
+        run(make_with(again), batches(2, 500, 6), blocks)
+        assert_one_graph()
+        sizes.append(STATISTICS.compiled[-1].executable.program.arena_bytes)
+    assert sizes[1] < 0.75 * sizes[0]
+
+
 def test_a_break_between_forward_and_backward():
     def make(model):
         def step(x):
@@ -440,9 +464,9 @@ def test_old_gradients_that_are_dropped_are_no_inputs_and_free_while_the_graph_r
         return call
 
     model, (x,) = mlp(), batches(1)
-    compiled = torchweld.compile(step, backend=backend)
-    compiled(x)
-    compiled(x)
+    fast = torchweld.compile(step, backend=backend)
+    fast(x)
+    fast(x)
     assert alive == [[None] * 4] * 2
 
 
@@ -453,12 +477,11 @@ def test_whether_a_gradient_is_there_is_all_that_is_guarded_of_one_that_is_dropp
         model(x).sum().backward()
 
     model = nn.Linear(3, 3)
-    torchweld.reset()
-    compiled = torchweld.compile(step)
-    compiled(torch.ones(2, 3))
-    compiled(torch.ones(2, 3))
+    fast = compiled(step)
+    fast(torch.ones(2, 3))
+    fast(torch.ones(2, 3))
     with torch.no_grad():
         model.weight.grad = torch.ones(3, 3).t()
-    compiled(torch.ones(2, 3))
+    fast(torch.ones(2, 3))
     assert model.weight.grad.tolist() == [[2.0] * 3] * 3
     assert STATISTICS.counts()["captures"] == 2

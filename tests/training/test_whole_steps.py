@@ -4,9 +4,8 @@ import copy
 
 import pytest
 import torch
-from step_twin import assert_left, assert_one_graph, descend
+from step_twin import assert_left, assert_one_graph, compiled, descend
 
-import torchweld
 from torchweld.workbench.models import ZOO
 
 
@@ -28,8 +27,7 @@ def test_twenty_steps_equal_eager_in_one_graph(name):
     work = ZOO[name]("small")
     theirs = work.fn.train()
     mine = copy.deepcopy(theirs)
-    torchweld.reset()
-    step, eager = torchweld.compile(make_step(mine, work.kwargs)), make_step(theirs, work.kwargs)
+    step, eager = compiled(make_step(mine, work.kwargs)), make_step(theirs, work.kwargs)
     for i in range(20):
         torch.manual_seed(i)
         got = step()

@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
+from torchweld.graph.again import compute_again
 from torchweld.graph.autograd import takes_gradients
 from torchweld.graph.decompose import decompositions
 from torchweld.graph.fidelity import Pair, check_aliases, pairs
@@ -79,6 +80,8 @@ def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     separate(pair.forward, results)
     drop_dead(pair.forward, frozenset())
     pair = rewrite(pair, cfg)
+    if records:
+        compute_again(pair.forward)
     if cfg.verify:
         verify(pair)
     return pair
