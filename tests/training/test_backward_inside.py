@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from step_twin import assert_one_graph, batches, compiled, descend, mlp, run
+from step_twin import assert_left, assert_one_graph, batches, compiled, descend, mlp, run
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -67,7 +67,7 @@ def test_micro_batches_accumulate():
                 total = total + loss.detach()
             descend(model)
             for p in model.parameters():
-                p.grad = None
+                del p.grad
             return total
 
         return step
@@ -135,7 +135,9 @@ def test_a_result_whose_graph_is_retained_can_be_differentiated_outside():
         return loss
 
     model, (x,) = mlp(), batches(1)
-    loss = compiled(step)(x)
+    fast = compiled(step)
+    loss = fast(x)
+    assert STATISTICS.compiled[0].differentiable
     once = [p.grad.clone() for p in model.parameters()]
     loss.backward()
     for p, g in zip(model.parameters(), once, strict=True):
@@ -232,6 +234,27 @@ def test_gradient_penalty_differentiates_gradients():
 
     run(make, batches(3))
     assert_one_graph()
+
+
+def test_forces_are_differentiated_outside():
+    def make(model):
+        def energy_and_forces(x):
+            x = x.detach().requires_grad_()
+            energy = model(x).square().sum()
+            (slope,) = torch.autograd.grad(energy, x, create_graph=True)
+            return energy, -slope
+
+        return energy_and_forces
+
+    mine, theirs = mlp(), mlp()
+    fast = compiled(make(mine))
+    for x in batches(2):
+        for fn in (fast, make(theirs)):
+            energy, forces = fn(x)
+            (energy + forces.square().sum()).backward()
+        assert_left(mine, theirs)
+    (made,) = STATISTICS.compiled
+    assert made.differentiable and made.backwards and STATISTICS.counts()["aten_graphs"] == 0
 
 
 def test_unused_inputs_get_none():

@@ -18,6 +18,7 @@ from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse
 from torchweld.capture.values.base import (
+    NONE,
     Const,
     DictValue,
     FunctionValue,
@@ -143,6 +144,9 @@ def module_set(cap: Capture, obj: InstanceValue, name: str, value: Value) -> boo
 
 def del_attr(cap: Capture, obj: Value, name: str) -> None:
     """del obj.name."""
+    if isinstance(obj, TensorValue) and name == "grad":
+        set_grad(cap, obj, NONE)
+        return
     if not isinstance(obj, InstanceValue):
         raise refuse("W106", f"del of attribute {name} of {obj.cls().__name__}", cap.loc())
     hook = mro_lookup(obj.klass, "__delattr__")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.fx import Graph, Node
 
 from torchweld.graph.partition import is_asked
-from torchweld.graph.record import BACKWARD
+from torchweld.graph.record import INNER
 from torchweld.ir.graph import AGAIN
 
 
@@ -16,14 +16,14 @@ def compute_again(graph: Graph) -> None:
     """
     made: dict[Node, Node] = {}
     for node in list(graph.nodes):
-        if node.op == "call_function" and node.meta.get(BACKWARD):
+        if node.op == "call_function" and node.meta.get(INNER):
             for source in node.all_input_nodes:
                 if _is_gone(source):
                     node.replace_input_with(source, _copy(graph, source, node, made))
 
 
 def _is_gone(node: Node) -> bool:
-    return node.op == "call_function" and not node.meta.get(BACKWARD) and is_asked(node)
+    return node.op == "call_function" and not node.meta.get(INNER) and is_asked(node)
 
 
 def _copy(graph: Graph, end: Node, user: Node, made: dict[Node, Node]) -> Node:
@@ -39,5 +39,5 @@ def _copy(graph: Graph, end: Node, user: Node, made: dict[Node, Node]) -> Node:
         if node not in made:
             with graph.inserting_before(user):
                 made[node] = graph.node_copy(node, lambda a: made.get(a, a))
-            made[node].meta.update({BACKWARD: True, AGAIN: False})
+            made[node].meta.update({INNER: True, AGAIN: False})
     return made[end]

@@ -204,12 +204,12 @@ class Interpreter:
 
 def taken(recorder: Recorder, args: Any, kwargs: Any) -> Any:
     """Gradients that the graph takes; their operators have the lines of what they come from."""
-    recorder.backward = True
+    recorder.backward, recorder.inner = True, True
     try:
         with torch.autograd.set_multithreading_enabled(False):
             return TAKES(*args, **kwargs)
     finally:
-        recorder.backward = False
+        recorder.backward = recorder.inner = False
 
 
 def _call_method(name: str, args: Any, kwargs: Any, at: Loc) -> Any:
