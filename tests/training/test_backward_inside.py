@@ -508,3 +508,18 @@ def test_whether_a_gradient_is_there_is_all_that_is_guarded_of_one_that_is_dropp
     fast(torch.ones(2, 3))
     assert model.weight.grad.tolist() == [[2.0] * 3] * 3
     assert STATISTICS.counts()["captures"] == 2
+
+
+@pytest.mark.parametrize("none", [True, False])
+def test_zero_grad_of_an_optimizer(none):
+    def make(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x):
+            optimizer.zero_grad(set_to_none=none)
+            model(x).square().mean().backward()
+
+        return step
+
+    run(make, batches(3))
+    assert_one_graph(2)

@@ -55,7 +55,7 @@ def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     captured = [_nothing(mode) if i in numbers else fake_of(n) for i, n in enumerate(places)]
     check_inputs(captured)
     records = takes_gradients(gm)
-    fakes = [_leaf(fake) if records else changeable(fake) for fake in captured]
+    fakes = [_leaf(f) if f.requires_grad else changeable(f) for f in captured]
     recorder = Recorder(mode, decompositions(cfg))
     for i, (node, fake) in enumerate(zip(places, fakes, strict=True)):
         recorder.placeholder(node.name, numbers.get(i, fake))

@@ -89,6 +89,13 @@ def autograd_grad(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -
     cap.deliver(TupleValue(list(made)), cont)
 
 
+@function(torch.optim.Optimizer.zero_grad)
+def zero_grad(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """torch keeps its own compiler out of it; for us it is Python like any other."""
+    inner: Any = torch.optim.Optimizer.zero_grad
+    cap.call(Const(getattr(inner, "__wrapped__", inner)), args, kwargs, cont)
+
+
 def _backward(cap: Capture, tensors: Value, gradients: Value, given: dict[str, Value]) -> None:
     """What a backward does to the leaves that it reaches.
 
