@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from torchweld.base.errors import GraphBreak, InternalError
-from torchweld.capture import polyfills
+from torchweld.base.errors import InternalError
 from torchweld.capture.grads import dropped, is_spent, spent, unchanged, without_graph
 from torchweld.capture.items import advanced
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
 from torchweld.capture.modes_kept import Calls
+from torchweld.capture.residual_iterators import generator, stuck
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Stuck, VFrame, refuse
+from torchweld.capture.state import refuse
 from torchweld.capture.suspend import GO_ON, PIECE, Rest
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -229,12 +229,6 @@ class Residual:
         return slot.source is source
 
 
-def stuck(cap: Capture, x: Value) -> GraphBreak:
-    """Why a value cannot be made again; the capture may stop before it is made instead."""
-    why, born = f"a {x.cls().__name__} leaves the frame", cap.birth(x)
-    return Stuck("W107", why, cap.loc(), born) if born else refuse("W107", why, cap.loc())
-
-
 def without_grad(x: torch.Tensor) -> torch.Tensor:
     """Compiled code may give the memory of an input as the input itself, or a view of it."""
     return x.detach() if x.requires_grad else x
@@ -324,38 +318,6 @@ def _iterator(r: Residual, x: IteratorValue) -> str:
     return x.remake(r)
 
 
-def _generator(r: Residual, x: GeneratorValue) -> str:
-    """Those that stand for an iterator of Python's."""
-    frame = x.frame
-    make = _GENERATORS.get(frame.code.raw)
-    if make is None or frame.code.filename != polyfills.__file__:
-        raise stuck(r.cap, x)
-    if x.finished:
-        return r.assign(f"{r.bind_const(iter)}(())")
-    return r.assign(make(r, frame, started=bool(frame.stack)))
-
-
-def _enumerate(r: Residual, frame: VFrame, started: bool) -> str:
-    kind = r.bind_const(enumerate)
-    if not started:
-        return f"{kind}({r.expr(frame.locals['iterable'])}, {r.expr(frame.locals['start'])})"
-    count = frame.locals["n"]
-    assert isinstance(count, Const)
-    return f"{kind}({r.expr(frame.stack[0])}, {r.const(Const(count.obj + 1))})"  # type: ignore[operator]
-
-
-def _zip(r: Residual, frame: VFrame, started: bool) -> str:
-    strict = frame.locals["strict"]
-    flag = ", strict=True" if isinstance(strict, Const) and strict.obj else ""
-    its = frame.locals["iterators" if "iterators" in frame.locals else "iterables"]
-    return f"{r.bind_const(zip)}(*{r.expr(its)}{flag})"
-
-
-_GENERATORS: dict[types.CodeType, Any] = {
-    polyfills.enumerate_.__code__: _enumerate, polyfills.zip_.__code__: _zip,
-}  # fmt: skip
-
-
 def _function(r: Residual, x: FunctionValue) -> str:
     """Cells may refer to the function itself, so they are filled after it exists."""
     cells = []
@@ -434,7 +396,7 @@ _BUILDERS: dict[type, Any] = {
     TupleValue: _tuple, ListValue: _list, DictValue: _dict, SetValue: _set, SliceValue: _slice,
     BoundValue: _bound, PartialValue: _partial, ViewValue: _view, CellValue: _cell,
     FunctionValue: _function, InstanceValue: _instance, IteratorValue: _iterator,
-    GeneratorValue: _generator, ArrayValue: _array,
+    GeneratorValue: generator, ArrayValue: _array,
 }  # fmt: skip
 
 
