@@ -42,7 +42,7 @@ from torchweld.capture.originals import follow_originals
 from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
-from torchweld.capture.state import Stuck
+from torchweld.capture.state import Stuck, WithoutCopies
 from torchweld.frame import hook
 from torchweld.frame.assemble import Unassemblable
 from torchweld.frame.hook import FrameView
@@ -182,7 +182,7 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
         return eager_entry(fn, args, site, (), hooked=False)
     if entries:
         _recompile(named(fn), site, entries, args)
-    cap = Capture(site.varying())
+    cap = Capture(site.varying(), copies=site.copies)
     try:
         with collection_paused():
             return _captured(cap, fn, args, site)
@@ -239,7 +239,7 @@ def _stopped_before(stops: list[int], fn: types.FunctionType, args: tuple[object
         if stop < 1 or stop in tried:
             continue
         tried.add(stop)
-        again = Capture(site.varying(), stop)
+        again = Capture(site.varying(), stop, site.copies)
         try:
             return _captured(again, fn, args, site)
         except StateChanged:
@@ -260,7 +260,7 @@ def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], si
     STATISTICS.captures += not cap.stop
     try:
         with events.timed("capture", function=fn.__qualname__):
-            region = capture(cap, fn, args)
+            region = _region(cap, fn, args, site)
     except WeldError:
         raise
     except Exception as error:
@@ -277,6 +277,15 @@ def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], si
         runs = entry.info.compiled.text() if entry.info.compiled is not None else ""
         note(Captured(named(fn), region.graph, region.guards, runs))
     return entry
+
+
+def _region(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Region:
+    try:
+        return capture(cap, fn, args)
+    except WithoutCopies:
+        site.copies = False
+        Capture.__init__(cap, site.varying(), cap.stop, copies=False)
+        return capture(cap, fn, args)
 
 
 class Round(Exception):

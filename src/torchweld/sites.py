@@ -63,7 +63,7 @@ class Site:
     vain because something changed meanwhile.
     points: the rest of the function from where it was broken (rests.py); owner: of such a rest, the
     function's site. seen: the breaks on the way to a rest; empty: how many rests in a row before
-    it had no operator.
+    it had no operator. copies: whether captures may repeat calls (ADR 0017).
     """
 
     options: Options
@@ -81,6 +81,7 @@ class Site:
     owner: ReferenceType[Site] | None = None
     seen: frozenset[object] = frozenset()
     empty: int = 0
+    copies: bool = True
 
     def varying(self) -> Varying:
         """What changes from call to call, as far as that is known."""

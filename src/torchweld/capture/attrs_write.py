@@ -13,10 +13,12 @@ from torchweld.capture.attrs import (
     mro_lookup,
     watch_class,
 )
+from torchweld.capture.grads import set_grad
 from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse
 from torchweld.capture.values.base import (
+    NONE,
     Const,
     DictValue,
     FunctionValue,
@@ -42,6 +44,10 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         return
     if isinstance(obj, FunctionValue):
         _function_set(cap, obj, name, value)
+        done(Const(None))
+        return
+    if isinstance(obj, TensorValue) and name == "grad":
+        set_grad(cap, obj, value)
         done(Const(None))
         return
     if isinstance(obj, TensorValue):
@@ -138,6 +144,9 @@ def module_set(cap: Capture, obj: InstanceValue, name: str, value: Value) -> boo
 
 def del_attr(cap: Capture, obj: Value, name: str) -> None:
     """del obj.name."""
+    if isinstance(obj, TensorValue) and name == "grad":
+        set_grad(cap, obj, NONE)
+        return
     if not isinstance(obj, InstanceValue):
         raise refuse("W106", f"del of attribute {name} of {obj.cls().__name__}", cap.loc())
     hook = mro_lookup(obj.klass, "__delattr__")

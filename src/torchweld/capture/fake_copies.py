@@ -67,7 +67,7 @@ class FakeMaker:
 
     def like(self, real: torch.Tensor) -> FakeTensor | None:
         """The fake of a real tensor that is alone in its memory, and fills it; None for others."""
-        if not real.is_leaf or real._is_view() or real.grad is not None or real.__dict__ or (
+        if not real.is_leaf or real._is_view() or real.__dict__ or (
                 real.numel() == 0 or real.storage_offset() or real._is_zerotensor()
                 or torch._is_functional_tensor(real)):  # fmt: skip
             return None

@@ -39,6 +39,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.capture.values.unread import UnreadTensor
 from torchweld.ir.fake import FakeMode, decomposing
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.raising import may_raise
@@ -115,6 +116,7 @@ class GraphBuilder:
         self.by_fake: dict[int, TensorValue] = {}
         self.origin: dict[Node, TensorValue] = {}  # of the placeholders of tensors
         self.reals: dict[int, torch.Tensor] = {}  # by the id of an input's value
+        self.unread: dict[int, UnreadTensor] = {}  # by the id of the real tensor
         self.kept: list[object] = []
         self.n_calls = 0
         self.risky = False
@@ -130,6 +132,9 @@ class GraphBuilder:
         node.meta[VAL] = fake
         kind = type(real)
         value = TensorValue(node, fake, kind, source)
+        unread = self.unread.pop(id(real), None)
+        if unread is not None:
+            unread.found, value = value, unread
         self.inputs.append((source, value, real))
         self.tensors[source] = value
         self.places.append(source)

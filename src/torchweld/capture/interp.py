@@ -75,7 +75,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     cap.wrapper = wrap
     cap.caller = call_value
     cap.inner = run_inner
-    if not cap.late.sources and "slices" not in config.current().skip:
+    copies = cap.copies and "backward" not in fn.__code__.co_names
+    if copies and not cap.late.sources and "slices" not in config.current().skip:
         cap.slices = Slices()
     grad_mode, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     _guard_state(cap)

@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-from torchweld.base.errors import GraphBreak, InternalError
-from torchweld.capture import polyfills
+from torchweld.base.errors import InternalError
+from torchweld.capture.grads import dropped, is_spent, spent, unchanged, without_graph
 from torchweld.capture.items import advanced
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
 from torchweld.capture.modes_kept import Calls
+from torchweld.capture.residual_iterators import generator, stuck
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Stuck, VFrame, refuse
+from torchweld.capture.state import refuse
 from torchweld.capture.suspend import GO_ON, PIECE, Rest
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -47,6 +48,7 @@ from torchweld.capture.values.base import (
     Value,
     ViewValue,
 )
+from torchweld.capture.values.unread import UnreadTensor
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.region import Finish
 from torchweld.ir.source import InstanceDict, Item, Source
@@ -113,15 +115,22 @@ class Residual:
         return name
 
     def tensor(self, x: TensorValue) -> str:
-        source = self._inputs.get(id(x))
+        unread = isinstance(x, UnreadTensor) and x.found is None
+        source = x.source if unread else self._inputs.get(id(x))
         if source is not None:
             return self.param(source)
+        if id(x) in self.names:
+            return self.names[id(x)]
         if x.node.graph is not self.cap.builder.root:
             raise self.cap.builder.left_body(x)
         at = self._output_index.get(id(x))
         if at is None:
             at = self._output_index[id(x)] = len(self.outputs)
             self.outputs.append(x)
+        if self.cap.backwards and x.fake.requires_grad and is_spent(self.cap, x.fake):
+            self.outputs[at] = without_graph(self.cap, x)
+            name = self.names[id(x)] = self.assign(f"{self.bind_const(spent)}(outs[{at}])")
+            return name
         if not x.fake.requires_grad and memory(x) in self._with_grad:
             return f"{self.bind_const(without_grad)}(outs[{at}])"
         return f"outs[{at}]"
@@ -220,12 +229,6 @@ class Residual:
         return slot.source is source
 
 
-def stuck(cap: Capture, x: Value) -> GraphBreak:
-    """Why a value cannot be made again; the capture may stop before it is made instead."""
-    why, born = f"a {x.cls().__name__} leaves the frame", cap.birth(x)
-    return Stuck("W107", why, cap.loc(), born) if born else refuse("W107", why, cap.loc())
-
-
 def without_grad(x: torch.Tensor) -> torch.Tensor:
     """Compiled code may give the memory of an input as the input itself, or a view of it."""
     return x.detach() if x.requires_grad else x
@@ -315,38 +318,6 @@ def _iterator(r: Residual, x: IteratorValue) -> str:
     return x.remake(r)
 
 
-def _generator(r: Residual, x: GeneratorValue) -> str:
-    """Those that stand for an iterator of Python's."""
-    frame = x.frame
-    make = _GENERATORS.get(frame.code.raw)
-    if make is None or frame.code.filename != polyfills.__file__:
-        raise stuck(r.cap, x)
-    if x.finished:
-        return r.assign(f"{r.bind_const(iter)}(())")
-    return r.assign(make(r, frame, started=bool(frame.stack)))
-
-
-def _enumerate(r: Residual, frame: VFrame, started: bool) -> str:
-    kind = r.bind_const(enumerate)
-    if not started:
-        return f"{kind}({r.expr(frame.locals['iterable'])}, {r.expr(frame.locals['start'])})"
-    count = frame.locals["n"]
-    assert isinstance(count, Const)
-    return f"{kind}({r.expr(frame.stack[0])}, {r.const(Const(count.obj + 1))})"  # type: ignore[operator]
-
-
-def _zip(r: Residual, frame: VFrame, started: bool) -> str:
-    strict = frame.locals["strict"]
-    flag = ", strict=True" if isinstance(strict, Const) and strict.obj else ""
-    its = frame.locals["iterators" if "iterators" in frame.locals else "iterables"]
-    return f"{r.bind_const(zip)}(*{r.expr(its)}{flag})"
-
-
-_GENERATORS: dict[types.CodeType, Any] = {
-    polyfills.enumerate_.__code__: _enumerate, polyfills.zip_.__code__: _zip,
-}  # fmt: skip
-
-
 def _function(r: Residual, x: FunctionValue) -> str:
     """Cells may refer to the function itself, so they are filled after it exists."""
     cells = []
@@ -425,7 +396,7 @@ _BUILDERS: dict[type, Any] = {
     TupleValue: _tuple, ListValue: _list, DictValue: _dict, SetValue: _set, SliceValue: _slice,
     BoundValue: _bound, PartialValue: _partial, ViewValue: _view, CellValue: _cell,
     FunctionValue: _function, InstanceValue: _instance, IteratorValue: _iterator,
-    GeneratorValue: _generator, ArrayValue: _array,
+    GeneratorValue: generator, ArrayValue: _array,
 }  # fmt: skip
 
 
@@ -457,7 +428,7 @@ def _write_dict(r: Residual, x: DictValue) -> None:
         collections.OrderedDict if issubclass(x.kind, collections.OrderedDict) else dict
     )
     put, drop = r.bind_const(base.__setitem__), r.bind_const(base.__delitem__)
-    old = {_filed(k): k for k in keys_in_order(x.real)}
+    old = {k: k for k in keys_in_order(x.real)}
     gone = [k for k in old if k not in x.items and (x.complete or k in x.absent)]
     if x.complete and [k for k in old if k in x.items] + [k for k in x.items if k not in old] != \
             list(x.items):  # fmt: skip
@@ -471,10 +442,6 @@ def _write_dict(r: Residual, x: DictValue) -> None:
         if key in old and r.unchanged(slot, Item.make(x.source, old[key], False)):
             continue
         r.lines.append(f"{put}({target}, {r.expr(x.keys[key])}, {r.expr(slot)})")
-
-
-def _filed(key: object) -> object:
-    return key
 
 
 def _write_set(r: Residual, x: SetValue) -> None:
@@ -533,7 +500,9 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     r = Residual(cap)
     head = r.prologue()
     again = _runs_again(cap)
-    call = r.graph_call() if head or cap.builder.numbers or again else ""
+    gone = [] if again else dropped(cap)
+    call = r.graph_call() if head or cap.builder.numbers or again or gone else ""
+    head += [f"{r.tensor(x)}.grad = None" for x in gone]  # the graph may need the memory
     _effects(r, grad_mode)
     if rest is not None:
         result = f"{GO_ON}({PIECE}, {rest.state(r.expr)})"
@@ -541,6 +510,7 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     else:
         assert cap.result is not None
         result = r.expr(cap.result)
+    _assign_grads(r)
     _deferred(r)
     for fn, args in modes:
         r.lines.append(f"{r.bind_const(fn)}(*{r.bind_const(args)})")
@@ -586,6 +556,13 @@ def _effects(r: Residual, grad_mode: bool) -> None:
         r.lines.append(f"{r.bind_const(table)}[{name!r}] = {r.expr(value)}")
     if torch.is_grad_enabled() != grad_mode:
         r.lines.append(f"{r.bind_const(torch._C._set_grad_enabled)}({torch.is_grad_enabled()})")
+
+
+def _assign_grads(r: Residual) -> None:
+    """What the frame assigned to `.grad`: of tensors from outside, and of those that leave it."""
+    for x, value in r.cap.grads.values():
+        if (x.source is not None or id(x) in r._output_index) and not unchanged(r.cap, x, value):
+            r.lines.append(f"{r.tensor(x)}.grad = {r.expr(value)}")
 
 
 def _deferred(r: Residual) -> None:

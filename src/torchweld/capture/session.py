@@ -31,6 +31,7 @@ from torchweld.capture.values.base import (
     Loose,
     Mutable,
     Slot,
+    TensorValue,
     TupleValue,
     Value,
 )
@@ -151,9 +152,13 @@ class Capture:
     slices: calls that may be repeated (slices.py); None for a capture that repeats none. For their
     sake: what was changed, what was looked at and from where, in order; how often an answer
     depended on an object in a way that no guard shows.
+    copies: whether calls may be repeated at all.
+    grads: tensors whose `.grad` the frame assigned, with what it is now, by the id of the value.
+    backwards: how many backwards the frame has run.
     """
 
-    def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0) -> None:
+    def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
+                 copies: bool = True) -> None:  # fmt: skip
         self.frames: list[VFrame] = []
         self.late = LateNumbers(varying.numbers, self.guard)
         self.sizes = Sizes(varying, SizeEnv(self.loc))
@@ -170,6 +175,9 @@ class Capture:
         self.asked: list[Source] = []
         self.unguarded = 0
         self.slices: Any = None
+        self.copies = copies
+        self.grads: dict[int, tuple[TensorValue, Value]] = {}
+        self.backwards = 0
         self.shown: set[int] = set()
         self.globals_written: dict[tuple[int, str], tuple[dict[str, object], Value | None]] = {}
         self.handled: list[Value] = []

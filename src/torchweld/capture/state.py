@@ -29,6 +29,10 @@ def raised(kind: type[BaseException], *args: object) -> Raised:
     return Raised(exc)
 
 
+class WithoutCopies(Exception):
+    """The frame takes gradients of what copied calls made: it must be captured without copies."""
+
+
 class Handed(Exception):
     """The generator that is captured hands a value out. how: see `ir.region.Resume.hands`."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchweld.capture.attrs import from_python, mro_lookup, watch_method
+from torchweld.capture.grads import grad_of
 from torchweld.capture.instances import MISSING
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
@@ -21,7 +22,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
-from torchweld.ir.source import Attr
+from torchweld.capture.values.unread import UnreadTensor
 
 # read from the metadata: no node
 _METADATA = frozenset((
@@ -44,7 +45,7 @@ _READS_DATA = frozenset((
     "__complex__", "__contains__", "__repr__", "__str__", "__format__", "is_nonzero",
 ))  # fmt: skip
 _OUTSIDE = frozenset((
-    "data_ptr", "untyped_storage", "storage", "backward", "register_hook", "__reduce_ex__", "set_",
+    "data_ptr", "untyped_storage", "storage", "register_hook", "__reduce_ex__", "set_",
     "share_memory_", "pin_memory", "retain_grad", "register_post_accumulate_grad_hook", "resize_",
     "__deepcopy__", "__dlpack__", "apply_", "map_", "detach_", "resize_as_",
 ))  # fmt: skip
@@ -80,28 +81,22 @@ def tensor_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) ->
 
 
 def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) -> None:
-    real = _real_of(cap, obj)
+    if name == "grad":
+        cap.deliver(grad_of(cap, obj), cont)
+        return
+    real = cap.builder.reals.get(id(obj))
     if name == "is_leaf" and (real is not None or not obj.fake.requires_grad):
         cap.deliver(Const(obj.fake.is_leaf), cont)
         return
-    if name in ("grad_fn", "grad") and not obj.fake.requires_grad and real is None:
+    if name == "grad_fn" and not obj.fake.requires_grad:
         cap.deliver(Const(None), cont)
-        return
-    if name == "grad" and real is not None and real.is_leaf:
-        assert obj.source is not None
-        source = Attr.make(obj.source, "grad")
-        cap.deliver(cap.wrap(real.grad, source), cont)
         return
     raise refuse("W107", f"Tensor.{name}", cap.loc())
 
 
-def _real_of(cap: Capture, obj: TensorValue) -> torch.Tensor | None:
-    return next((real for _, value, real in cap.builder.inputs if value is obj), None)
-
-
 def _own_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) -> None:
     """An attribute that the user put on a tensor."""
-    real = _real_of(cap, obj)
+    real = cap.builder.reals.get(id(obj))
     if real is not None and name in real.__dict__:
         raise refuse("W107", f"attribute {name} that was put on a Tensor", cap.loc())
     raise raised(AttributeError, f"'{obj.kind.__name__}' object has no attribute '{name}'")
@@ -161,7 +156,7 @@ def requires_grad_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
     if flag is tensor.fake.requires_grad:
         cap.deliver(tensor, cont)
         return
-    if _real_of(cap, tensor) is not None or cap.builder.bodies or flag is not True:
+    if cap.builder.reals.get(id(tensor)) is not None or cap.builder.bodies or flag is not True:
         raise refuse("W106", "Tensor.requires_grad_", cap.loc())
     cap.deliver(cap.builder.call("call_method", "requires_grad_", args, kwargs, cap.loc()), cont)
 
@@ -207,4 +202,5 @@ def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> 
 
 
 GETATTR.add(TensorValue, tensor_attr)
+GETATTR.add(UnreadTensor, tensor_attr)
 register_methods()

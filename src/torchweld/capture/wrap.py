@@ -442,6 +442,8 @@ def complete(cap: Capture, d: DictValue) -> None:
 
 def wrap_key(cap: Capture, key: object) -> Value:
     """A dict key as a Value: constants, objects hashed by identity, frozen data classes."""
+    if isinstance(key, tuple) and _hashable_constant(key):
+        return TupleValue([wrap_key(cap, k) for k in key], type(key))
     if _hashable_constant(key) or isinstance(key, types.FunctionType | types.ModuleType):
         return Const(key)
     if type(key).__hash__ is object.__hash__ or _hashes_by_fields(type(key)):

@@ -17,6 +17,14 @@ _ENTERS: Any = torch.autograd.grad_mode._enter_inference_mode
 _EXITS: Any = torch.autograd.grad_mode._exit_inference_mode
 
 
+TAKES: Any = torch.autograd.grad
+
+
+def takes_gradients(gm: GraphModule) -> bool:
+    """Whether the graph holds a backward of its own."""
+    return any(n.target is TAKES for n in gm.graph.nodes)
+
+
 def needs_autograd(
     gm: GraphModule, fakes: Sequence[Tensor], grad_enabled: bool | None = None
 ) -> bool:
@@ -56,13 +64,15 @@ def outputs_require_grad(gm: GraphModule) -> bool:
 
 
 def check_writes(gm: GraphModule) -> None:
-    """Refuse inputs that require grad and are changed, or require grad since they were changed.
+    """Refuse inputs that require grad and are changed, or require grad since they were changed;
+    leaves can be changed only where nobody records it.
 
     Errors: Unsupported W201.
     """
     places = gm.graph.find_nodes(op="placeholder")
     for i in gm.meta.get("mutated", ()):
-        if getattr(places[i].meta.get(VAL), "requires_grad", False):
+        value = places[i].meta.get(VAL)
+        if isinstance(value, Tensor) and value.requires_grad and not value.is_leaf:
             raise Unsupported("W201", f"input {i} is changed and requires grad")
 
 
@@ -73,7 +83,7 @@ def inference_inputs(gm: GraphModule) -> tuple[int, ...]:
 
 
 def _records(node: Node, wants: set[Node]) -> bool:
-    if node.target == "requires_grad_":
+    if node.target == "requires_grad_" or node.target is TAKES:
         return True
     value = node.meta.get(VAL)
     known = [x for x in _flat(value) if isinstance(x, Tensor)]

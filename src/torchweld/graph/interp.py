@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import (
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
+from torchweld.graph.autograd import TAKES
 from torchweld.graph.fidelity import Fidelity
 from torchweld.graph.functional import is_wrapped, unwrap
 from torchweld.graph.layout import same_strides
@@ -66,12 +68,15 @@ class Interpreter:
     """One run of a captured graph.
 
     env: what each node produced; tensors in it are functional tensors.
-    grad: whether the graph's grad modes are followed.
+    grad: whether the graph's grad modes are followed. takes: whether it takes gradients itself, of
+    tensors that it makes, too.
     """
 
-    def __init__(self, recorder: Recorder, inputs: list[Any], grad: bool = False) -> None:
+    def __init__(self, recorder: Recorder, inputs: list[Any], grad: bool = False,
+                 takes: bool = False) -> None:  # fmt: skip
         self.recorder = recorder
         self._grad_modes = GradModes() if grad else None
+        self._takes = takes
         self.env: dict[Node, Any] = {}
         self._inputs = iter(inputs)
         self._contexts = ContextStack()
@@ -123,6 +128,8 @@ class Interpreter:
     def _call(self, node: Node, at: Loc) -> Any:
         args = self._value(node.args)
         kwargs = self._value(node.kwargs)
+        if self._takes and node.target == "requires_grad_":
+            return args[0].requires_grad_(*args[1:], **kwargs)
         if node.op == "call_method":
             return _call_method(str(node.target), args, kwargs, at)
         if node.op != "call_function":
@@ -132,6 +139,8 @@ class Interpreter:
             raise Unsupported("W201", "an attribute of a tensor is set", at=at)
         if target in GRAD_MODE:
             return None if self._grad_modes is None else self._grad_modes.run(target, args)
+        if target is TAKES:
+            return taken(self.recorder, args, kwargs)
         if target in AUTOCAST:
             return self._contexts.run(target, args, kwargs)
         if isinstance(target, HigherOrderOperator):
@@ -191,6 +200,16 @@ class Interpreter:
         if isinstance(x, slice):
             return slice(self._value(x.start), self._value(x.stop), self._value(x.step))
         return x
+
+
+def taken(recorder: Recorder, args: Any, kwargs: Any) -> Any:
+    """Gradients that the graph takes; their operators have the lines of what they come from."""
+    recorder.backward, recorder.inner = True, True
+    try:
+        with torch.autograd.set_multithreading_enabled(False):
+            return TAKES(*args, **kwargs)
+    finally:
+        recorder.backward = recorder.inner = False
 
 
 def _call_method(name: str, args: Any, kwargs: Any, at: Loc) -> Any:

@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
+from torchweld.graph.autograd import takes_gradients
 from torchweld.graph.decompose import decompositions
 from torchweld.graph.decomps.softmax import WITH_GRADIENTS
 from torchweld.graph.functional import functionalized, unwrap, wrap
@@ -91,13 +92,16 @@ class _Run:
         self.inputs = [wrap(fake) for fake in self.fakes]
         for i in self.wanted:
             self.inputs[i].requires_grad_(True)
-        interpreter = Interpreter(self.recorder, self.inputs, grad=True)
+        interpreter = Interpreter(self.recorder, self.inputs, grad=True,
+                                  takes=takes_gradients(gm))  # fmt: skip
         outs = interpreter.run(gm)
         self.recorder.origin = "output"
         torch._C._set_grad_enabled(False)
         expected = captured_values(gm, len(outs))
         check_output_aliases(gm, outs, expected, list(zip(self.inputs, self.captured, strict=True)))
         _check_requires_grad(outs, expected)
+        if any(_is_new_leaf(x, self.inputs) for x in outs):
+            raise Unsupported("W201", "a leaf that the graph makes leaves it")
         made = list(interpreter.env.values())
         plan = plan_outputs(outs, self.inputs, made)
         likes = [None if base else expected[i] for i, base in plan.bases]
@@ -140,6 +144,12 @@ class _Run:
         except Exception as error:
             why = f"backward: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise Unsupported("W201", why) from error
+
+
+def _is_new_leaf(x: Any, inputs: Sequence[Tensor]) -> bool:
+    """Whether gradients are to be kept in a tensor that was made in the graph."""
+    return isinstance(x, Tensor) and x.requires_grad and x.is_leaf and not any(
+        x is y for y in inputs)  # fmt: skip
 
 
 def _check_requires_grad(outs: Sequence[Any], expected: Sequence[object]) -> None:

@@ -203,7 +203,7 @@ class _Choice:
         """
         if not isinstance(node.meta[VAL], Tensor) or len(view_chain(node)) > 1:
             return INFINITE
-        bytes_ = _bytes(node) * (_UNWANTED if _is_asked(node) else 1)
+        bytes_ = _bytes(node) * (_UNWANTED if is_asked(node) else 1)
         there = node not in self.shared and self._is_written(node)
         return bytes_ if there else 2 * bytes_
 
@@ -226,9 +226,9 @@ class _Choice:
         if node.target is operator.getitem or is_view(node.target):
             source = node.args[0]
             assert isinstance(source, Node)
-            return (is_view(node.target) or is_view(source.target) or _is_asked(node)
+            return (is_view(node.target) or is_view(source.target) or is_asked(node)
                     or source in self.allowed)  # fmt: skip
-        if _is_asked(node) or node in self.allowed:
+        if is_asked(node) or node in self.allowed:
             return True
         return is_cheap(node.target) and not self._in_memory(node)
 
@@ -249,7 +249,7 @@ def _bytes(node: Node) -> int:
     return max(value.numel() * value.element_size(), 1)
 
 
-def _is_asked(node: Node) -> bool:
+def is_asked(node: Node) -> bool:
     """Whether the program asks to compute the node again, which can be done."""
     source = node.args[0] if node.target is operator.getitem else node
     assert isinstance(source, Node)

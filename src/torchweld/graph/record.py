@@ -34,6 +34,7 @@ aten = torch.ops.aten
 _next_number: Callable[[], int] = getattr(torch.autograd, "_get_sequence_nr")  # noqa: B009
 
 BACKWARD = "backward"  # node.meta[BACKWARD]: the node was recorded while autograd ran
+INNER = "inner_backward"  # node.meta[INNER]: the same of a backward that the captured graph holds
 
 Decomposition = Callable[..., Any]
 
@@ -44,7 +45,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     decompositions: what to run instead of an operator; NotImplemented means: keep the operator.
     origin, loc: of the captured node that runs now; every new node gets them.
     backward: set when autograd runs: new nodes are marked, and get the origin and line of what they
-        are the backward of.
+        are the backward of. inner: it is a backward that the captured graph holds.
     layout_matters: set when an operator is recorded whose result depends on the strides.
     narrows: set when a cast is recorded that type promotion does not allow (float to int).
     """
@@ -58,6 +59,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.loc: Loc = NOWHERE
         self.again = False
         self.backward = False
+        self.inner = False
         self._begun: list[tuple[int, str, Loc]] = []
         self.layout_matters = False
         self.narrows = False
@@ -252,7 +254,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._begin_backward_node()
         node = call_node(self.graph, target, args, kwargs)
         if self.backward:
-            node.meta[BACKWARD] = True
+            node.meta[INNER if self.inner else BACKWARD] = True
         elif self.again:
             node.meta[AGAIN] = True
         node.meta[VAL] = value

@@ -14,6 +14,8 @@ from torch.fx import Graph, GraphModule, Node
 
 from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
+from torchweld.graph.again import compute_again
+from torchweld.graph.autograd import takes_gradients
 from torchweld.graph.decompose import decompositions
 from torchweld.graph.fidelity import Pair, check_aliases, pairs
 from torchweld.graph.functional import functionalized, wrap
@@ -52,15 +54,22 @@ def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     mode = mode_of([n.meta.get(VAL) for n in places])
     captured = [_nothing(mode) if i in numbers else fake_of(n) for i, n in enumerate(places)]
     check_inputs(captured)
-    fakes = [changeable(fake) for fake in captured]
+    records = takes_gradients(gm)
+    fakes = [_leaf(f) if f.requires_grad else changeable(f) for f in captured]
     recorder = Recorder(mode, decompositions(cfg))
     for i, (node, fake) in enumerate(zip(places, fakes, strict=True)):
         recorder.placeholder(node.name, numbers.get(i, fake))
     symbolic = bool(numbers) or any(f._has_symbolic_sizes_strides for f in fakes)
-    with functionalized(recorder), decomposing() if symbolic else nullcontext():
+    grad = records and torch.is_grad_enabled()
+    with functionalized(recorder, grad), decomposing() if symbolic else nullcontext():
         inputs = [wrap(fake) for fake in fakes]
-        interpreter = Interpreter(recorder, [numbers.get(i, x) for i, x in enumerate(inputs)])
+        for x, fake in zip(inputs, captured, strict=True):
+            if records and fake.requires_grad:
+                x.requires_grad_()
+        given = [numbers.get(i, x) for i, x in enumerate(inputs)]
+        interpreter = Interpreter(recorder, given, records, records)
         outs = interpreter.run(gm)
+        torch._C._set_grad_enabled(False)
         recorder.origin = "output"
         expected = captured_values(gm, len(outs))
         check_output_aliases(gm, outs, expected, list(zip(inputs, captured, strict=True)))
@@ -71,6 +80,8 @@ def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     separate(pair.forward, results)
     drop_dead(pair.forward, frozenset())
     pair = rewrite(pair, cfg)
+    if records:
+        compute_again(pair.forward)
     if cfg.verify:
         verify(pair)
     return pair
@@ -103,6 +114,14 @@ def changeable(fake: FakeTensor) -> FakeTensor:
         twin = memory.as_strided(fake.size(), fake.stride(), fake.storage_offset())
     assert isinstance(twin, FakeTensor)
     return twin
+
+
+def _leaf(fake: FakeTensor) -> FakeTensor:
+    """The same tensor without a history."""
+    with torch.no_grad():
+        made = changeable(fake).detach()
+    assert isinstance(made, FakeTensor)
+    return made
 
 
 def mode_of(values: Sequence[object]) -> FakeTensorMode:

@@ -103,8 +103,7 @@ def parameter(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     raise refuse("W107", "a Parameter made in the frame", cap.loc())
 
 
-@function(torch.autograd.grad, torch.autograd.backward, torch.save, torch.load, torch.compile,
-          torch.equal, torch.allclose)  # fmt: skip
+@function(torch.save, torch.load, torch.compile, torch.equal, torch.allclose)
 def outside(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     raise refuse("W103", "a function that needs real tensors or the whole program", cap.loc())
 

@@ -1,0 +1,51 @@
+"""How residual programs make iterators of Python's again that polyfills stand for."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from torchweld.base.errors import GraphBreak
+from torchweld.capture import polyfills
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Stuck, VFrame, refuse
+from torchweld.capture.values.base import Const, GeneratorValue, Value
+
+
+def stuck(cap: Capture, x: Value) -> GraphBreak:
+    """Why a value cannot be made again; the capture may stop before it is made instead."""
+    why, born = f"a {x.cls().__name__} leaves the frame", cap.birth(x)
+    return Stuck("W107", why, cap.loc(), born) if born else refuse("W107", why, cap.loc())
+
+
+def generator(r: Any, x: GeneratorValue) -> str:
+    """Those that stand for an iterator of Python's."""
+    frame = x.frame
+    make = _GENERATORS.get(frame.code.raw)
+    if make is None or frame.code.filename != polyfills.__file__:
+        raise stuck(r.cap, x)
+    text = (f"{r.bind_const(iter)}(())" if x.finished
+            else make(r, frame, started=bool(frame.stack)))  # fmt: skip
+    name: str = r.assign(text)
+    return name
+
+
+def _enumerate(r: Any, frame: VFrame, started: bool) -> str:
+    kind = r.bind_const(enumerate)
+    if not started:
+        return f"{kind}({r.expr(frame.locals['iterable'])}, {r.expr(frame.locals['start'])})"
+    count = frame.locals["n"]
+    assert isinstance(count, Const)
+    return f"{kind}({r.expr(frame.stack[0])}, {r.const(Const(count.obj + 1))})"  # type: ignore[operator]
+
+
+def _zip(r: Any, frame: VFrame, started: bool) -> str:
+    strict = frame.locals["strict"]
+    flag = ", strict=True" if isinstance(strict, Const) and strict.obj else ""
+    its = frame.locals["iterators" if "iterators" in frame.locals else "iterables"]
+    return f"{r.bind_const(zip)}(*{r.expr(its)}{flag})"
+
+
+_GENERATORS: dict[types.CodeType, Any] = {
+    polyfills.enumerate_.__code__: _enumerate, polyfills.zip_.__code__: _zip,
+}  # fmt: skip
