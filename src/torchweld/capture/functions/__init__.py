@@ -13,6 +13,7 @@ from torchweld.capture.functions import (
     exceptions,
     iterators,
     objects,
+    optimizers,
     queues,
     sets,
     stdlib,
@@ -25,8 +26,8 @@ from torchweld.capture.functions import (
 
 __all__ = [
     "attributes", "attrs_callable", "autograd_functions", "builtin", "checkpoints", "classes",
-    "containers", "control_flow", "effects", "exceptions", "iterators", "objects", "queues", "sets",
-    "stdlib", "texts", "torch_calls", "torch_state", "transforms", "whole",
+    "containers", "control_flow", "effects", "exceptions", "iterators", "objects", "optimizers",
+    "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state", "transforms", "whole",
 ]  # fmt: skip
 
 whole.register()
