@@ -16,6 +16,7 @@ setup(
                 "src/torchweld/frame/_ops.c",
                 "src/torchweld/frame/_snapshot.c",
                 "src/torchweld/frame/_attrs.c",
+                "src/torchweld/frame/_consts.c",
                 "src/torchweld/frame/_watch.c",
                 "src/torchweld/frame/_sizes.c",
                 "src/torchweld/frame/_tensor.c",

@@ -190,6 +190,11 @@ def _lacks_key(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str
     return f"{_name(guard)} had no {guard.expected!r}, now it has", ""
 
 
+def _lacks_tensor(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    assert isinstance(guard.expected, Source)
+    return f"{_name(guard)} had no `{place(guard.expected)}`, now it has", ""
+
+
 def _keys(guard: Guard, now: Any, args: tuple[object, ...]) -> tuple[str, str]:
     new = tuple(now) if isinstance(now, dict) else ()
     assert isinstance(guard.expected, tuple)
@@ -271,5 +276,5 @@ _WORDS: dict[str, Words] = {
     "type": _type, "is": _identity, "is_not": _not_identity, "equal": _equal, "length": _length,
     "has_key": _has_key, "lacks_key": _lacks_key, "keys": _keys, "tensor": _tensor, "same": _pair,
     "distinct": _pair, "class_version": _class, "state": _state, "sizes": _sizes,
-    "predicate": _predicate,
+    "predicate": _predicate, "lacks_tensor": _lacks_tensor,
 }  # fmt: skip

@@ -22,7 +22,7 @@ X = torch.arange(4.0)
         (lambda x: (x + 1, [1][x]), "W102", "Tensor as an index"),
         (lambda x: (x + 1, [1, 2][x[1].long()]), "W102", "Tensor as an index"),
         (lambda x: (x + 1, range(x.sum())), "W102", "range"),
-        (lambda x: (x + 1, float(x.sum())), "W102", "float"),
+        (lambda x: (x + 1, int(x.sum())), "W102", "int"),
         (lambda x: (x + 1, x.tolist()), "W102", "tolist"),
         (lambda x: x + 1 if x.sum() > 0 else x, "W101", "graph runs"),
         (lambda x: (x + 1, id(x) > 0), "W107", "id"),

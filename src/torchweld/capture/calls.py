@@ -20,6 +20,7 @@ from torchweld.capture.binding import bind
 from torchweld.capture.hooks import backward_hooked, length, plain_module_call
 from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.marks import region_of, substitute_of
+from torchweld.capture.numbers import is_graph_number, number_call
 from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
@@ -82,6 +83,10 @@ def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Val
 def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Value],
                 cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
     real = fn.obj
+    number = number_call(cap, real, args) if is_graph_number(*args) and not kwargs else None
+    if number is not None:
+        cap.deliver(number, cont)
+        return
     if isinstance(real, Dispatcher):
         fn = Const(real.fn)  # compiled already: captured as part of this frame
         real = fn.obj

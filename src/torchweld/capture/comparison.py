@@ -11,6 +11,7 @@ from torchweld.capture import polyfills
 from torchweld.capture.arrays.operators import array_binary, untold
 from torchweld.capture.attrs import mro_lookup
 from torchweld.capture.identity import guard_distinct, same
+from torchweld.capture.numbers import is_graph_number, number_decide
 from torchweld.capture.ops import (
     filed_key,
     goes_first,
@@ -72,6 +73,9 @@ def compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = N
         if answer is not NotImplemented:
             cap.deliver(boolean(bool(answer)), cont)
             return
+    if is_graph_number(a, b) and {a.cls(), b.cls()} <= {bool, int, float}:
+        cap.deliver(boolean(number_decide(cap, fn, a, b)), cont)
+        return
     hook = user_method(cap, a, special)
     if symbol == "!=" and _ne_by_eq(cap, a, b, cont):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
 from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
 from torchweld.capture.fake_copies import FakeMaker
-from torchweld.capture.late import LateNumber, LateNumbers, takes_late
+from torchweld.capture.late import LateNumber, LateNumbers, takes_late, takes_number_only
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, number_value
 from torchweld.capture.values.base import (
@@ -39,6 +40,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
 from torchweld.ir.fake import FakeMode, decomposing
 from torchweld.ir.graph import LOC, VAL
@@ -89,6 +91,25 @@ def _memory(fake: torch.Tensor) -> int:
     return int(fake.untyped_storage()._cdata)
 
 
+def unknown(at: Loc) -> GraphBreak:
+    """The break of one who looks at a number that the graph computes."""
+    return refuse("W102", "a number that the graph computes is looked at", at)
+
+
+class Row:
+    """A list of numbers, some of which are known when the graph runs, for an operator on lists."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Value]) -> None:
+        self.items = items
+
+
+def _is_open(x: object) -> bool:
+    """Whether a value is a number that is known when the graph runs."""
+    return isinstance(x, GraphNumber) or (isinstance(x, LateNumber) and not x.fixed)
+
+
 class GraphBuilder:
     """The FX graph of one capture, its inputs, and the tensors met so far.
 
@@ -121,6 +142,7 @@ class GraphBuilder:
         self.n_calls = 0
         self.risky = False
         self.on_risk: Callable[[], None] = lambda: None
+        self.computes = False  # numbers, in the graph
         self._names: set[str] = set()
 
     # ------------------------------------------------------------------ inputs
@@ -201,9 +223,10 @@ class GraphBuilder:
         op: "call_function" or "call_method". Errors: NotConstant for an argument that neither a
         graph nor an operator can hold; GraphBreak when the operator cannot run on fakes.
         """
-        if self.late.sources:
-            args = [self._settled(target, i, x, args) for i, x in enumerate(args)]
-            kwargs = {k: self._settled(target, k, x, args) for k, x in kwargs.items()}
+        if self.late.sources or self.computes:
+            args, given = [self._settled(target, i, x, args) for i, x in enumerate(args)], args
+            kwargs = {k: self._settled(target, k, x, given) for k, x in kwargs.items()}
+        kwargs = {k: self._as_number(target, k, x, at) for k, x in kwargs.items()}
         fx_args = tuple(self.to_fx(a) for a in args)
         fx_kwargs = {k: self.to_fx(v) for k, v in kwargs.items()}
         real_args = [self.to_fake(a) for a in args]
@@ -218,10 +241,32 @@ class GraphBuilder:
             self.on_risk()
         return self.wrap_result(node, result, at, 0)
 
-    def _settled(self, target: Any, place: int | str, x: Value, args: list[Value]) -> Value:
-        """An argument; a late number that the operator cannot take becomes a size, or is fixed."""
-        if not isinstance(x, LateNumber) or takes_late(target, place, args):
+    def _as_number(self, target: Any, place: str, x: Any, at: Loc) -> Any:
+        """A tensor where an operator wants a number: it reads it with item()."""
+        if not isinstance(x, TensorValue) or not takes_number_only(target, place) or self.bodies:
             return x
+        plain = x.fake.dim() == 0 and x.fake.is_floating_point() and not x.fake.requires_grad
+        return self.item(x, at) if plain else x
+
+    def item(self, x: TensorValue, at: Loc) -> GraphNumber:
+        """The number that a tensor holds, which is known when the graph runs."""
+        self.computes = True
+        node = self.graph.call_method("item", (self.node_of(x),))
+        node.meta[VAL], node.meta[LOC] = SAMPLE, at
+        self.n_calls += 1
+        return GraphNumber(node, None, (x,), functools.partial(unknown, at))
+
+    def _settled(self, target: Any, place: int | str, x: Value, args: list[Value]) -> Any:
+        """An argument; a late number that the operator cannot take becomes a size, or is fixed.
+
+        Errors: NotConstant for a number that only the graph knows.
+        """
+        if isinstance(x, ListValue | TupleValue) and any(map(_is_open, x.items)):
+            return Row([self.force(i) for i in x.items]) if takes_late(target, place, args) else x
+        if not _is_open(x) or takes_late(target, place, args):
+            return x
+        if not isinstance(x, LateNumber):
+            raise NotConstant
         made = self.sizes.number(x)
         if made is None:
             x.fix()
@@ -339,19 +384,27 @@ class GraphBuilder:
         return Stuck("W106", why, body.at, body.stop)
 
     # --------------------------------------------------------------- arguments
-    def to_fx(self, x: Slot) -> Any:
+    def to_fx(self, x: Slot | Row) -> Any:
         """An argument as the graph holds it."""
+        if isinstance(x, Row):
+            return [self.to_fx(i) for i in x.items]
         if isinstance(x, LateNumber) and not x.fixed and not self.bodies:
             return self.number(x)
+        if isinstance(x, GraphNumber) and not self.bodies:
+            return x.node
         if type(x) is Const and isinstance(x.obj, type) and x.obj in _DTYPES:
             return _DTYPES[x.obj]
         return self._convert(x, lambda t: self.node_of(t) if isinstance(t, TensorValue) else (
             self.size(t)))  # fmt: skip
 
-    def to_fake(self, x: Slot) -> Any:
+    def to_fake(self, x: Slot | Row) -> Any:
         """An argument as an operator on fakes gets it."""
+        if isinstance(x, Row):
+            return [self.to_fake(i) for i in x.items]
         if isinstance(x, LateNumber):
             return x.now  # where a size is needed, it has become one
+        if isinstance(x, GraphNumber):
+            return SAMPLE
         if type(x) is Const and isinstance(x.obj, type) and x.obj in _DTYPES:
             return x.obj  # it decides whether it takes a class here
         return self._convert(x, lambda t: t.fake if isinstance(t, TensorValue) else t.number)

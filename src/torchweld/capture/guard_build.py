@@ -21,6 +21,7 @@ from torchweld.ir.source import (
     ClosureCell,
     InstanceDict,
     Item,
+    Keyed,
     Local,
     Pinned,
     Reduced,
@@ -97,6 +98,8 @@ class GuardBuilder:
         if source in self.order:
             return
         base = getattr(source, "base", None)
+        if isinstance(source, Keyed):
+            self._need(source.key)
         if base is not None and fixed_cell(source) is None:
             self._need(base)
             self.children.setdefault(base, {})[source] = None
@@ -150,7 +153,7 @@ class GuardBuilder:
         for guard in mine:
             if guard in of_dict or (_is_dict_item(source) and guard.kind in _STABLE):
                 continue
-            if guard.kind in ("same", "distinct"):
+            if guard.kind in _OF_TWO:
                 late.append(guard)
             else:
                 self._check(guard)
@@ -178,6 +181,9 @@ class GuardBuilder:
                 reg = self.out.arg(source.index)
             case Pinned():
                 reg = self.out.access(Op.CONST, obj=source.token.obj, why=why)
+            case Keyed():
+                reg = self.out.access(Op.ITEM_KEYED, self.registers[source.base], None,
+                                      self.registers[source.key], why)  # fmt: skip
             case _:
                 op, obj, aux = _row(source)
                 base = self.registers[source.base]  # type: ignore[attr-defined]
@@ -192,9 +198,9 @@ class GuardBuilder:
             assert isinstance(guard.source, Pinned)
             self.out.check(Op.TYPE_VERSION, obj=guard.source.token.obj, why=guard)
             return
-        if guard.kind in ("same", "distinct"):
+        if guard.kind in _OF_TWO:
             assert isinstance(guard.expected, Source)
-            op = Op.SAME if guard.kind == "same" else Op.DISTINCT
+            op = _OF_TWO[guard.kind]
             self.out.check(op, reg, None, self.registers[guard.expected], guard)
             return
         if guard.kind == "length":
@@ -209,6 +215,8 @@ class GuardBuilder:
         self.out.check(op_of, reg, guard.expected, why=guard)
 
 
+# guards about what is found at two sources
+_OF_TWO = {"same": Op.SAME, "distinct": Op.DISTINCT, "lacks_tensor": Op.LACKS_KEYED}
 _REDUCE = operator.methodcaller("__reduce__")
 _CHECKS = {
     "type": Op.TYPE, "is": Op.IS, "is_not": Op.IS_NOT, "equal": Op.EQ, "has_key": Op.HAS_KEY,
@@ -279,6 +287,9 @@ def load(source: Source, args: tuple[object, ...]) -> object:
             box: Any = load(source.base, args)
             kind: Any = dict if not source.sequence else list if isinstance(box, list) else tuple
             return kind.__getitem__(box, source.key)
+        case Keyed():
+            table: Any = load(source.base, args)
+            return dict.__getitem__(table, load(source.key, args))
         case InstanceDict():
             owner = load(source.base, args)
             return dict(vars(owner)) if isinstance(owner, type) else (
@@ -310,5 +321,7 @@ def _depth(source: Source) -> int:
     base = getattr(source, "base", None)
     while base is not None:
         n += 1
-        base = getattr(base, "base", None)
+        if isinstance(source, Keyed):
+            return n + max(_depth(base), _depth(source.key))
+        source, base = base, getattr(base, "base", None)
     return n

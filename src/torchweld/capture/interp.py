@@ -24,6 +24,7 @@ from torchweld.capture.guard_build import is_no_inference
 from torchweld.capture.modes import ATTENTION
 from torchweld.capture.modes_kept import keep_modes, left_in_inference
 from torchweld.capture.module import CapturedModule
+from torchweld.capture.numbers import drop_unused
 from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
@@ -343,6 +344,8 @@ def _describe(error: Raised) -> str:
 def _finish_graph(cap: Capture, outputs: list[TensorValue]) -> GraphModule:
     graph = cap.builder.graph
     graph.output(tuple(t.node for t in outputs))
+    if cap.builder.computes:
+        drop_unused(graph)
     made = CapturedModule(torch.nn.Module(), graph)
     places, inputs = cap.builder.places, cap.builder.inputs
     made.meta[MUTATED] = tuple(places.index(inputs[i][0]) for i in cap.builder.mutated_inputs())

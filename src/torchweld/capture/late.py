@@ -15,7 +15,15 @@ from typing import Any
 
 import torch
 
-from torchweld.capture.values.base import Const, SizeValue, TensorValue, Value
+from torchweld.capture.values.base import (
+    Const,
+    ListValue,
+    SizeValue,
+    TensorValue,
+    TupleValue,
+    Value,
+)
+from torchweld.capture.values.number import GraphNumber
 from torchweld.ir.source import Source
 
 AddGuard = Callable[[str, Source, object], None]
@@ -123,7 +131,7 @@ class LateNumbers:
         if len(sources) != 1:
             return None
         (source,) = sources
-        answer = bool(_value(tree, self.leaves[source].now))
+        answer = bool(evaluated(tree, self.leaves[source].now))
         self.guard("predicate", source, Decided(tree, answer))
         return answer
 
@@ -148,7 +156,7 @@ _COMPARE: dict[str, Callable[..., Any]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
     "!=": operator.ne,
 }  # fmt: skip
-_LEAF = "late"
+LEAF = "late"
 
 
 def _tree(x: Value, sources: set[Source]) -> Any:
@@ -157,25 +165,26 @@ def _tree(x: Value, sources: set[Source]) -> Any:
         return x.obj  # type: ignore[attr-defined]
     if x.source is not None:
         sources.add(x.source)
-        return _LEAF
+        return LEAF
     return x.fn, tuple(_tree(a, sources) for a in x.args)
 
 
-def _value(tree: Any, leaf: float) -> Any:
+def evaluated(tree: Any, leaf: float) -> Any:
+    """The value of such a tree for a number."""
     if isinstance(tree, tuple):
         fn, args = tree
-        return fn(*(_value(a, leaf) for a in args))
-    return leaf if tree is _LEAF else tree
+        return fn(*(evaluated(a, leaf) for a in args))
+    return leaf if tree is LEAF else tree
 
 
-def _words(tree: Any) -> str:
+def in_words(tree: Any) -> str:
     if not isinstance(tree, tuple):
-        return "x" if tree is _LEAF else repr(tree)
+        return "x" if tree is LEAF else repr(tree)
     fn, args = tree
     symbol = next((s for s, f in (*_COMPARE.items(), *_INFIX.items()) if f is fn), None)
     if symbol is None:
-        return f"{fn.__name__}({', '.join(map(_words, args))})"
-    return f"({f' {symbol} '.join(map(_words, args))})"
+        return f"{fn.__name__}({', '.join(map(in_words, args))})"
+    return f"({f' {symbol} '.join(map(in_words, args))})"
 
 
 class Decided:
@@ -189,12 +198,12 @@ class Decided:
 
     def __call__(self, number: float) -> bool:
         try:
-            return bool(_value(self.tree, number)) is self.answer
+            return bool(evaluated(self.tree, number)) is self.answer
         except Exception:
             return False
 
     def __repr__(self) -> str:
-        return _words(self.tree) if self.answer else f"not {_words(self.tree)}"
+        return in_words(self.tree) if self.answer else f"not {in_words(self.tree)}"
 
     def __hash__(self) -> int:
         return hash(self.tree)
@@ -204,8 +213,12 @@ class Decided:
             (other.tree, other.answer) == (self.tree, self.answer))  # fmt: skip
 
 
+# numbers that have no value yet
+_UNKNOWN = (SizeValue, GraphNumber)
+
+
 def _is_number(x: Value) -> bool:
-    return isinstance(x, Const) and type(x) is not SizeValue and type(x.obj) in _NUMBERS
+    return isinstance(x, Const) and type(x) not in _UNKNOWN and type(x.obj) in _NUMBERS
 
 
 # ------------------------------------------------------------------- operators on tensors
@@ -221,7 +234,14 @@ _METHODS: dict[str, tuple[int | str, ...]] = {
     **dict.fromkeys(("add", "sub"), (*_OTHER, "alpha")),
     **dict.fromkeys(("mul", "div", "true_divide"), _OTHER),
     **dict.fromkeys(("addcmul", "addcdiv"), ("value",)),
+    "lerp": (2, "weight"), "pow": (1, "exponent"),
     "fill": (1, "value"), "masked_fill": (2, "value"), "clamp": (1, 2, "min", "max"),
+    # lists of tensors, and a number for all or a list of numbers
+    **dict.fromkeys(("_foreach_add", "_foreach_sub"), (1, "scalar", "scalars", "alpha")),
+    **dict.fromkeys(("_foreach_mul", "_foreach_div", "_foreach_maximum", "_foreach_minimum",
+                     "_foreach_clamp_min", "_foreach_clamp_max"), (1, "scalar", "scalars")),
+    "_foreach_pow": (0, 1, "self", "exponent"), "_foreach_lerp": (2, "weight"),
+    **dict.fromkeys(("_foreach_addcmul", "_foreach_addcdiv"), (3, "value", "scalars")),
 }  # fmt: skip
 _TAKES: dict[object, tuple[int | str, ...]] = dict.fromkeys(_OPERATORS, (0, 1))
 for _name, _places in _METHODS.items():
@@ -232,7 +252,27 @@ for _name, _places in _METHODS.items():
             _TAKES[_function] = _places
 
 
+_MAKERS = (torch.tensor, torch.as_tensor)
+for _name in ("adam", "adamw", "sgd", "adagrad"):
+    _fused = getattr(torch, f"_fused_{_name}_", None)
+    if _fused is not None:
+        _TAKES[_fused] = ("lr",)
+
+
+def takes_number_only(target: object, place: int | str) -> bool:
+    """Whether an operator reads a tensor with item() that it is given at this place."""
+    return place in ("alpha", "value") and place in _TAKES.get(target, ()) and (
+        "fill" not in str(getattr(target, "__name__", target)))  # fmt: skip
+
+
 def takes_late(target: object, place: int | str, args: list[Value]) -> bool:
     """Whether an operator may get a late number at this place: its result looks the same then."""
+    if target in _MAKERS:
+        return place == 0
     places = _TAKES.get(target)
-    return places is not None and place in places and any(isinstance(a, TensorValue) for a in args)
+    return places is not None and place in places and any(map(_has_tensor, args))
+
+
+def _has_tensor(x: Value) -> bool:
+    return isinstance(x, TensorValue) or (
+        isinstance(x, ListValue | TupleValue) and any(isinstance(i, TensorValue) for i in x.items))

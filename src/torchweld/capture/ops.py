@@ -18,6 +18,12 @@ from torchweld.capture.arrays.operators import (
     untold,
 )
 from torchweld.capture.attrs import MISSING, from_python, mro_lookup, watch_class
+from torchweld.capture.numbers import (
+    is_graph_number,
+    number_binary,
+    number_call,
+    number_decide,
+)
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.symbolic import is_varying, number_value
@@ -117,6 +123,8 @@ def truth(cap: Capture, x: Value, cont: Callable[[bool], None]) -> None:
 
 def plain_truth(cap: Capture, x: Value) -> bool:
     """bool(x) where no user code runs."""
+    if is_graph_number(x):
+        return number_decide(cap, operator.ne, x, Const(0))
     late = cap.late.decide("!=", x, Const(0))
     if late is not None:
         return late
@@ -193,6 +201,10 @@ def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = No
         if made is not None:
             cap.deliver(made, cont)
             return
+    made = number_binary(cap, symbol, a, b) if is_graph_number(a, b) else None
+    if made is not None:
+        cap.deliver(made, cont)
+        return
     hook = user_method(cap, a, special)
     if reflected and goes_first(b, a, reflected):
         after = user_method(cap, b, reflected)
@@ -390,7 +402,7 @@ def unary(cap: Capture, symbol: str, x: Value, cont: Cont | None = None) -> None
         return
     fn, special = UNARY[symbol]
     hook = user_method(cap, x, special)
-    made = _of_sizes(cap, fn, x) if isinstance(x, SizeValue) else None
+    made = _of_sizes(cap, fn, x) if isinstance(x, SizeValue) else number_call(cap, fn, [x])
     if made is not None:
         cap.deliver(made, cont)
     elif hook is not None:

@@ -19,6 +19,7 @@ from torchweld.capture.items import advanced
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
 from torchweld.capture.modes_kept import Calls
+from torchweld.capture.numbers import value_read
 from torchweld.capture.residual_iterators import generator, stuck
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
@@ -48,6 +49,7 @@ from torchweld.capture.values.base import (
     Value,
     ViewValue,
 )
+from torchweld.capture.values.number import GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.region import Finish
@@ -90,6 +92,8 @@ class Residual:
                 return self.tensor(slot)
             case LateNumber() if not slot.fixed:
                 return self.late(slot)
+            case GraphNumber():
+                return self.number(slot)
             case SizeValue():
                 return self.cap.sizes.text(slot.number.node.value, self.param, self.bind_const)
             case Loose() if not slot.fixed:
@@ -138,6 +142,16 @@ class Residual:
     def late(self, x: LateNumber) -> str:
         """Numbers that are computed have their names from `prologue`."""
         return self.param(x.source) if x.source is not None else self.names[id(x)]
+
+    def number(self, x: GraphNumber) -> str:
+        """A number of the graph's that the frame hands out is computed as Python computes it."""
+        name = self.names.get(id(x))
+        if name is None:
+            name = self.names[id(x)] = self.assign(
+                f"{self.tensor(value_read(self.cap, x))}.item()" if x.fn is None else
+                f"{self.bind_const(x.fn)}({', '.join(map(self.expr, x.args))})")  # fmt: skip
+            self._kept.append(x)
+        return name
 
     def prologue(self) -> list[str]:
         """Statements that compute the late numbers, or leave to the eager function."""

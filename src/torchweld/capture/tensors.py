@@ -11,6 +11,7 @@ import torch
 from torchweld.capture.attrs import from_python, mro_lookup, watch_method
 from torchweld.capture.grads import grad_of
 from torchweld.capture.instances import MISSING
+from torchweld.capture.numbers import item
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import FUNCTIONS, GETATTR
@@ -41,7 +42,7 @@ _METADATA_METHODS = frozenset((
 ))  # fmt: skip
 _LAYOUT = frozenset(("stride", "is_contiguous", "storage_offset"))
 _READS_DATA = frozenset((
-    "item", "tolist", "__array__", "__bool__", "__int__", "__float__", "__index__",
+    "tolist", "__array__", "__bool__", "__int__", "__index__",
     "__complex__", "__contains__", "__repr__", "__str__", "__format__", "is_nonzero",
 ))  # fmt: skip
 _OUTSIDE = frozenset((
@@ -171,6 +172,8 @@ def register_methods() -> None:
             if raw is not MISSING and raw not in FUNCTIONS:
                 FUNCTIONS.add(raw, make(name))
     FUNCTIONS.add(mro_lookup(torch.Tensor, "requires_grad_"), requires_grad_)
+    for name in ("item", "__float__"):
+        FUNCTIONS.add(mro_lookup(torch.Tensor, name), item)
 
 
 def tensor_binary(cap: Capture, op: Any, a: Value, b: Value, cont: Cont | None) -> None:

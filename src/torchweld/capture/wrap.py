@@ -22,6 +22,7 @@ from torchweld.capture.kernels import is_kernel
 from torchweld.capture.originals import watch_original
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
+from torchweld.capture.tensor_keys import read_under_tensor
 from torchweld.capture.values.base import (
     ArrayValue,
     BoundValue,
@@ -29,6 +30,7 @@ from torchweld.capture.values.base import (
     Const,
     DictValue,
     GrowingList,
+    IdKey,
     InstanceValue,
     Lazy,
     ListValue,
@@ -37,6 +39,7 @@ from torchweld.capture.values.base import (
     PartialValue,
     SetValue,
     Slot,
+    TensorValue,
     TupleValue,
     UserException,
     Value,
@@ -536,7 +539,9 @@ def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
         return None
     assert isinstance(d.real, dict)
     assert d.source is not None
-    real = filed.value.real if _is_id(filed) else filed  # type: ignore[attr-defined]
+    if isinstance(filed, IdKey) and isinstance(filed.value, TensorValue):
+        return read_under_tensor(cap, d, filed, filed.value)
+    real = filed.value.real if isinstance(filed, IdKey) else filed  # type: ignore[attr-defined]
     if real is None and filed is not None:
         return None
     if dict.__contains__(d.real, real):
@@ -552,17 +557,13 @@ def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
 def has_key(cap: Capture, d: DictValue, filed: object) -> bool:
     """Whether a dict has a key: a question that does not depend on the value."""
     known = filed in d.items or d.complete or filed in d.absent
-    if known or isinstance(filed, FieldsKey | tuple) or _is_id(filed):
+    if known or isinstance(filed, FieldsKey | tuple | IdKey):
         return read_key(cap, d, filed) is not None
     assert isinstance(d.real, dict)
     if not dict.__contains__(d.real, filed):
         return read_key(cap, d, filed) is not None
     cap.guard("has_key", d.source, filed)
     return True
-
-
-def _is_id(filed: object) -> bool:
-    return type(filed).__name__ == "IdKey"
 
 
 for _type in IDENTITY:

@@ -35,72 +35,6 @@ verdict(bool passed)
     return passed ? TW_OK : TW_FAIL;
 }
 
-/* --- constants --------------------------------------------------------------------------- */
-
-static bool
-float_bits_equal(double a, double b)
-{
-    return memcmp(&a, &b, sizeof(a)) == 0;
-}
-
-static bool
-tuple_equal(PyObject *a, PyObject *b)
-{
-    Py_ssize_t n = PyTuple_GET_SIZE(a);
-
-    if (n != PyTuple_GET_SIZE(b)) {
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (!tw_const_equal(PyTuple_GET_ITEM(a, i), PyTuple_GET_ITEM(b, i))) {
-            return false;
-        }
-    }
-    return true;
-}
-
-bool
-tw_const_equal(PyObject *a, PyObject *b)
-{
-    PyTypeObject *type = Py_TYPE(a);
-
-    if (a == b) {
-        return true;
-    }
-    if (type != Py_TYPE(b)) {
-        return false;
-    }
-    if (type == &PyUnicode_Type) {
-        return PyUnicode_Compare(a, b) == 0;
-    }
-    if (type == &PyLong_Type || type == &PyBytes_Type) {
-        return type->tp_richcompare(a, b, Py_EQ) == Py_True;
-    }
-    if (type == &PyFloat_Type) {
-        return float_bits_equal(PyFloat_AS_DOUBLE(a), PyFloat_AS_DOUBLE(b));
-    }
-    if (type == &PyComplex_Type) {
-        Py_complex x = ((PyComplexObject *)a)->cval, y = ((PyComplexObject *)b)->cval;
-        return float_bits_equal(x.real, y.real) && float_bits_equal(x.imag, y.imag);
-    }
-    return type == &PyTuple_Type && tuple_equal(a, b);
-}
-
-bool
-tw_const_is_supported(PyObject *obj)
-{
-    if (PyTuple_CheckExact(obj)) {
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(obj); i++) {
-            if (!tw_const_is_supported(PyTuple_GET_ITEM(obj, i))) {
-                return false;
-            }
-        }
-        return true;
-    }
-    return obj == Py_None || PyBool_Check(obj) || PyLong_CheckExact(obj) || PyFloat_CheckExact(obj)
-        || PyUnicode_CheckExact(obj) || PyBytes_CheckExact(obj) || PyComplex_CheckExact(obj);
-}
-
 /* --- accesses ---------------------------------------------------------------------------- */
 
 static int
@@ -140,6 +74,36 @@ op_item_dict(TwRun *run, const TwInstr *in)
     int status = look_up(run, run->regs[in->src], in->obj, &value);
 
     return status == TW_OK ? put_borrowed(run, in, value) : status;
+}
+
+/* NULL without an exception if the key is not there. Tensors are hashed by their address, which
+   needs no Python code; a key that is hashed otherwise is not found. */
+static PyObject *
+look_up_address(PyObject *dict, PyObject *key)
+{
+    PyObject *value = NULL;
+
+    if (PyDict_Check(dict)) {
+        value = _PyDict_GetItem_KnownHash(dict, key, (Py_hash_t)(uintptr_t)key);
+        if (value == NULL) {
+            PyErr_Clear();
+        }
+    }
+    return value;
+}
+
+static int
+op_item_keyed(TwRun *run, const TwInstr *in)
+{
+    return put_borrowed(run, in, look_up_address(run->regs[in->src], run->regs[in->aux]));
+}
+
+static int
+op_lacks_keyed(TwRun *run, const TwInstr *in)
+{
+    PyObject *dict = run->regs[in->src];
+
+    return verdict(PyDict_Check(dict) && look_up_address(dict, run->regs[in->aux]) == NULL);
 }
 
 static int
@@ -594,4 +558,6 @@ const TwOp TW_OPS[TW_N_OPS] = {
     [TW_OP_STATE] = {"STATE", op_state, TW_OBJ | TW_PYTHON},
     [TW_OP_APPLY] = {"APPLY", op_apply, TW_SRC | TW_DST | TW_OBJ | TW_PYTHON},
     [TW_OP_SIZES] = {"SIZES", tw_op_sizes, TW_OBJ},
+    [TW_OP_ITEM_KEYED] = {"ITEM_KEYED", op_item_keyed, TW_SRC | TW_DST | TW_AUX_REG},
+    [TW_OP_LACKS_KEYED] = {"LACKS_KEYED", op_lacks_keyed, TW_SRC | TW_AUX_REG},
 };

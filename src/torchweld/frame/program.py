@@ -70,11 +70,13 @@ class Op(IntEnum):
     STATE = 26
     APPLY = 27
     SIZES = 28
+    ITEM_KEYED = 29
+    LACKS_KEYED = 30
 
     @property
     def is_access(self) -> bool:
         """Whether the op writes a register."""
-        return self <= Op.CALL0 or self is Op.APPLY
+        return self <= Op.CALL0 or self in (Op.APPLY, Op.ITEM_KEYED)
 
 
 class Postfix(IntEnum):

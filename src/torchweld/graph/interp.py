@@ -24,13 +24,15 @@ from torchweld.graph.fidelity import Fidelity
 from torchweld.graph.functional import is_wrapped, unwrap
 from torchweld.graph.layout import same_strides
 from torchweld.graph.norms import NORMS
+from torchweld.graph.numbers import Number, is_number_node, run_with_numbers, takes_numbers
+from torchweld.graph.optimizers import FUSED
 from torchweld.graph.random import RANDOM, RANDOM_METHODS
 from torchweld.graph.record import Recorder
 from torchweld.graph.rewrites.masks import Constants, settled
 from torchweld.graph.schema import writes_in_place
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, GradModes
-from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.graph import LOC, NUMBER, VAL
 from torchweld.ir.nested import Checkpointed, tensors_in
 from torchweld.ir.predicted import below_functionalization
 from torchweld.ir.size_node import fresh, is_number
@@ -98,7 +100,8 @@ class Interpreter:
 
     def _run_node(self, node: Node) -> Any:
         if node.op == "placeholder":
-            return next(self._inputs)
+            given = next(self._inputs)
+            return Number(given) if node.meta.get(NUMBER) else given
         if is_number(node.meta.get(VAL)):
             return fresh(node.meta[VAL])  # computed of sizes: no operator
         at = node.meta.get(LOC, NOWHERE)
@@ -130,6 +133,10 @@ class Interpreter:
         kwargs = self._value(node.kwargs)
         if self._takes and node.target == "requires_grad_":
             return args[0].requires_grad_(*args[1:], **kwargs)
+        if node.target in FUSED:
+            return FUSED[node.target](*args, **kwargs)
+        if is_number_node(node) or takes_numbers((args, tuple(kwargs.values()))):
+            return run_with_numbers(node, args, kwargs)
         if node.op == "call_method":
             return _call_method(str(node.target), args, kwargs, at)
         if node.op != "call_function":

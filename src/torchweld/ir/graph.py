@@ -11,6 +11,7 @@ from torch.fx import Graph, GraphModule, Node, graph_module
 from torchweld.ir.sizes import Size
 
 VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node produces
+NUMBER = "number"  # node.meta: whether a placeholder stands for a Python number
 LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
 ORIGIN = "origin"  # node.meta[ORIGIN]: name of the captured node it came from
 AGAIN = "again"  # node.meta[AGAIN]: True if the program asks to compute it again, not to keep it

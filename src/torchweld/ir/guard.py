@@ -18,6 +18,7 @@ KINDS: dict[str, str] = {
     "length": "len() of a list, tuple, dict, set or str",
     "has_key": "a key that the dict has",
     "lacks_key": "a key that the dict does not have",
+    "lacks_tensor": "the Source of a tensor that is no key of the dict",
     "keys": "the tuple of all keys of the dict, in order",
     "tensor": "the metadata tuple of frame.program.tensor_codes, None where any value passes",
     "same": "the Source of a value that is the same object",

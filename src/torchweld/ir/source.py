@@ -89,6 +89,18 @@ class Item(Source):
         return f"{self.base.text()}[{self.key!r}]"
 
 
+class Keyed(Source):
+    """base[key] of a dict, where the key is a tensor, which is found at a source itself."""
+
+    __slots__ = ("base", "key")
+    _fields: ClassVar[tuple[str, ...]] = ("base", "key")
+    base: Source
+    key: Source
+
+    def text(self) -> str:
+        return f"{self.base.text()}[{self.key.text()}]"
+
+
 class InstanceDict(Source):
     """vars(base): the instance dictionary."""
 

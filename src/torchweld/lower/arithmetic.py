@@ -21,6 +21,7 @@ from torchweld.lower.value import (
     binary,
     equal,
     exp,
+    fma,
     isnan,
     lift,
     log,
@@ -109,17 +110,27 @@ def copy(x: Val) -> Val:
 
 @pointwise("aten.add.Tensor", "aten.add.Scalar")
 def add(x: Val, y: Operand, alpha: int | float = 1) -> Val:
-    return x + scaled(y, alpha)
+    return _plus(x, y, alpha)
 
 
 @pointwise("aten.sub.Tensor", "aten.sub.Scalar")
 def sub(x: Val, y: Operand, alpha: int | float = 1) -> Val:
-    return x - scaled(y, alpha)
+    if alpha == 1 or not x.dtype.is_float:
+        return x - scaled(y, alpha)
+    return _plus(x, y, -alpha)
 
 
 @pointwise("aten.rsub.Tensor", "aten.rsub.Scalar")
 def rsub(x: Val, y: Operand, alpha: int | float = 1) -> Val:
-    return lift(y, x.dtype) - scaled(x, alpha)
+    return sub(lift(y, x.dtype), x, alpha)
+
+
+def _plus(x: Val, y: Operand, alpha: int | float) -> Val:
+    """x + alpha * y."""
+    if alpha == 1 or not x.dtype.is_float:
+        return x + scaled(y, alpha)
+    assert not isinstance(y, Expr)
+    return fma(y, alpha, x)
 
 
 def scaled(y: Operand, alpha: int | float) -> Operand:
@@ -326,8 +337,8 @@ def copysign_number(x: Val, y: int | float) -> Val:
 def lerp(x: Val, y: Val, weight: Operand) -> Val:
     """x + weight * (y - x), from the nearer end."""
     w = lift(weight, x.dtype)
-    near = x + w * (y - x)
-    far = y - (y - x) * (1 - w)
+    near = fma(w, y - x, x)
+    far = fma(-(y - x), 1 - w, y)
     if isinstance(w.s, Const):
         return near if abs(w.s.value) < 0.5 else far
     return where(absolute(w) < 0.5, near, far)
@@ -335,7 +346,9 @@ def lerp(x: Val, y: Val, weight: Operand) -> Val:
 
 @pointwise("aten.addcmul.default", wide=True)
 def addcmul(x: Val, a: Val, b: Val, value: int | float = 1) -> Val:
-    return x + (a if value == 1 else a * value) * b
+    if not x.dtype.is_float:
+        return x + (a if value == 1 else a * value) * b
+    return fma(a if value == 1 else a * value, b, x)
 
 
 @pointwise("aten.addcdiv.default", wide=True)

@@ -160,6 +160,11 @@ def power(a: Operand, b: Operand) -> Val:
     return binary("pow", a, b)
 
 
+def fma(a: Operand, b: Operand, c: Val) -> Val:
+    """a * b + c, rounded once where the machine can, as the kernels of eager compute it."""
+    return Val(Op.make("fma", (lift(a, c.dtype).s, lift(b, c.dtype).s, c.s), c.dtype))
+
+
 def truth(x: Val) -> Val:
     """Whether `x` is not zero (NaN is true)."""
     if x.dtype is DType.BOOL:

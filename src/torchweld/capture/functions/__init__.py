@@ -14,6 +14,7 @@ from torchweld.capture.functions import (
     exceptions,
     iterators,
     objects,
+    optimizers,
     queues,
     sets,
     stdlib,
@@ -27,7 +28,8 @@ from torchweld.capture.functions import (
 __all__ = [
     "attributes", "attrs_callable", "autograd_functions", "backward", "builtin", "checkpoints",
     "classes", "containers", "control_flow", "effects", "exceptions", "iterators", "objects",
-    "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state", "transforms", "whole",
+    "optimizers", "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state", "transforms",
+    "whole",
 ]  # fmt: skip
 
 whole.register()

@@ -17,6 +17,7 @@ from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.identity import same
 from torchweld.capture.instances import vars_of
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
+from torchweld.capture.numbers import item
 from torchweld.capture.ops import (
     BINARY,
     UNARY,
@@ -377,6 +378,9 @@ def bool_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 def _number(kind: type, special: str) -> CallHandler:
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        if kind is float and args and isinstance(args[0], TensorValue):
+            item(cap, args, kwargs, cont)
+            return
         if args and isinstance(args[0], TensorValue | ArrayValue):
             raise refuse("W102", f"{kind.__name__}() of a Tensor", cap.loc())
         hook = user_method(cap, args[0], special) if args else None

@@ -21,6 +21,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.ir.source import Applied
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -176,13 +177,18 @@ _getter(operator.methodcaller, polyfills.call_method)
 # -------------------------------------------------------------- weak references
 @method(weakref.ref, "__call__")
 def call_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """The object of a weak reference from outside: guarded to be the one that is known by now."""
+    """The object of a weak reference from outside: guarded to be the one that is known by now, or
+    found through the reference."""
     (ref,) = args
     assert isinstance(ref, Const)
     target = ref.obj()  # type: ignore[operator]
     known = cap.objects.get(id(target))
     if known is None or known.source is None:
-        raise refuse("W107", "a weak reference to an object that was not met before", cap.loc())
+        if ref.source is None or target is None:
+            raise refuse("W107", "a weak reference to an object that was not met before",
+                         cap.loc())  # fmt: skip
+        cap.deliver(cap.wrap(target, Applied.make(ref.source, operator.call)), cont)
+        return
     cap.guard("is", known.source, target)
     cap.deliver(known, cont)
 

@@ -10,6 +10,7 @@ import torch
 from torchweld.base.errors import InternalError
 from torchweld.capture.arrays.outside import tensor_of
 from torchweld.capture.attrs import from_python
+from torchweld.capture.late import LateNumber
 from torchweld.capture.policy import graph_call
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
@@ -23,6 +24,7 @@ from torchweld.capture.values.base import (
     boolean,
     constant,
 )
+from torchweld.capture.values.number import GraphNumber
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -83,7 +85,8 @@ def _made_by(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | Non
         graph_call(cap, torch.as_tensor, args, kwargs, cont)
         return
     try:
-        constant(cap.unwrap(args[0]))
+        if not isinstance(args[0], GraphNumber | LateNumber):
+            constant(cap.unwrap(args[0]))
     except NotConstant:
         raise refuse("W102", "a Tensor made of other Tensors' values", cap.loc()) from None
     graph_call(cap, torch.tensor, args, kwargs, cont)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,14 @@ from torchweld.capture.session import Capture, is_compiling
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.suspend import stops_of
 from torchweld.capture.tables import FUNCTIONS, NAMED, function, klass
-from torchweld.capture.values.base import Const, InstanceValue, NotConstant, Value, constant
+from torchweld.capture.values.base import (
+    Const,
+    InstanceValue,
+    NotConstant,
+    Value,
+    boolean,
+    constant,
+)
 from torchweld.ir.graph import LOC
 
 Args = list[Value]
@@ -106,7 +114,7 @@ def _answer(value: object, *fns: Any) -> None:
 
 
 _DYNAMO = "torch._dynamo.decorators"
-_answer(True, torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, is_compiling,
+_answer(True, torch.compiler.is_dynamo_compiling, is_compiling,
         torch._utils.is_compiling, ("torch._dynamo.external_utils", "is_compiling"))
 _answer(False, torch.jit.is_scripting, torch.jit.is_tracing,  # type: ignore[attr-defined]
         torch._C._get_tracing_state,
@@ -121,9 +129,26 @@ _answer(False, torch.overrides.has_torch_function, torch.overrides.has_torch_fun
         torch.overrides.has_torch_function_variadic)
 
 
+@function(torch.compiler.is_compiling)
+def compiling(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """True, but for torch.optim: what it does for other compilers is not what it does in eager."""
+    cap.deliver(boolean(not _in_optimizer(cap)), cont)
+
+
+_OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
+
+
+def _in_optimizer(cap: Capture) -> bool:
+    return cap.top.code.filename.startswith(_OPTIMIZERS)
+
+
 @NAMED.register((_DYNAMO, "graph_break"))
 @function(marks.graph_break)
 def graph_break(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Those of torch.optim are there for the sake of AOTAutograd."""
+    if _in_optimizer(cap):
+        cap.deliver(Const(None), cont)
+        return
     said = [str(constant(a)) for a in (*args, *kwargs.values())]
     raise refuse("W117", ": ".join(("asked for by the program", *said)), cap.loc())
 

@@ -54,7 +54,7 @@ def _is_odd(root: Node, operand: Tensor) -> bool:
     if root.op != "call_function" or not (root.target in _ROWS or _is_pointwise(root)):
         return False
     x = tensor(root)
-    if x.device.type != "cuda" or x.dtype not in _HALVES or x._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
+    if x.device.type != "cuda" or x.dtype not in _HALVES or x._has_symbolic_sizes_strides:
         return False
     if not x.is_contiguous() or x.dim() < 2 or x.numel() < _LEAST:
         return False

@@ -1,0 +1,265 @@
+"""Numbers that are known only when the graph runs: Tensor.item(), and what is computed of it.
+
+The captured graph has them as Python has them: `x.item()` and `operator.mul` of floats are nodes.
+The stages behind it compute them as tensors without dimensions (graph/numbers.py), so that nothing
+waits for a device. Only floats, and what is computed of floats, are kept in the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from torchweld.base.errors import GraphBreak
+from torchweld.capture.fx_build import unknown
+from torchweld.capture.late import LEAF, LateNumber, evaluated, in_words
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.values.base import Const, TensorValue, Value, constant
+from torchweld.capture.values.number import SAMPLE, GraphNumber
+from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.source import Source
+
+_INFIX: dict[str, Callable[..., float]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "**": operator.pow,
+}  # fmt: skip
+_CALLS: tuple[Callable[..., Any], ...] = (abs, math.sqrt, min, max, operator.neg)
+_LARGEST = 2**53  # of the integers that all are floats
+
+
+def item(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
+    """Tensor.item()."""
+    x = args[0]
+    if not isinstance(x, TensorValue) or len(args) > 1 or kwargs:
+        raise refuse("W102", "Tensor.item", cap.loc())
+    if x.fake.numel() != 1:
+        raise raised(RuntimeError, f"a Tensor with {x.fake.numel()} elements cannot be converted "
+                                   "to Scalar")  # fmt: skip
+    builder = cap.builder
+    if not x.fake.is_floating_point() or builder.bodies or builder.graph is not builder.root:
+        raise refuse("W102", "Tensor.item", cap.loc())
+    cap.deliver(builder.item(x, cap.loc()), cont)
+
+
+def _node(cap: Capture, node: Node) -> Node:
+    node.meta[VAL], node.meta[LOC] = SAMPLE, cap.loc()
+    cap.builder.n_calls += 1
+    return node
+
+
+def is_graph_number(*values: Value) -> bool:
+    """Whether one of these is computed by the graph."""
+    return any(type(x) is GraphNumber for x in values)
+
+
+def number_binary(cap: Capture, symbol: str, a: Value, b: Value) -> GraphNumber | None:
+    """a <symbol> b; None if it is no arithmetic of numbers that the graph computes."""
+    fn = _INFIX.get(symbol) or _INFIX.get(symbol.removesuffix("="))
+    return _computed(cap, fn, (a, b)) if fn is not None else None
+
+
+def number_call(cap: Capture, fn: object, args: list[Value]) -> Value | None:
+    """A call of a function of numbers; None if it is nothing of ours."""
+    if fn is float and len(args) == 1 and is_graph_number(*args):
+        return args[0]
+    found = next((f for f in _CALLS if f is fn), None)
+    return _computed(cap, found, tuple(args)) if found is not None else None
+
+
+def _computed(cap: Capture, fn: Callable[..., float], args: tuple[Value, ...]) -> Any:
+    if not is_graph_number(*args) or cap.builder.bodies:
+        return None
+    operands = [_operand(cap, x) for x in args]
+    if None in operands:
+        return None
+    node = _node(cap, cap.builder.graph.call_function(fn, tuple(operands)))
+    return GraphNumber(node, fn, args, functools.partial(unknown, cap.loc()))
+
+
+def _operand(cap: Capture, x: Value) -> Node | float | None:
+    """An operand in the graph; None for one that is no float and cannot stand for one."""
+    if isinstance(x, GraphNumber):
+        return x.node
+    if isinstance(x, LateNumber) and not x.fixed and type(x.now) is float:
+        return cap.builder.number(x)
+    if type(x) is Const or isinstance(x, LateNumber):
+        value = x.obj
+        if type(value) is float:
+            return value
+        if type(value) is int and abs(value) < _LARGEST:
+            return value
+    return None
+
+
+# ------------------------------------------------------------------------ comparisons
+class DecidedItem:
+    """Answers whether a comparison of what is computed of a tensor's value has the outcome that the
+    capture relied on."""
+
+    __slots__ = ("answer", "tree")
+
+    def __init__(self, tree: Any, answer: bool) -> None:
+        self.tree = tree
+        self.answer = answer
+
+    def __call__(self, tensor: torch.Tensor) -> bool:
+        try:
+            return bool(evaluated(self.tree, tensor.item())) is self.answer
+        except Exception:
+            return False
+
+    def __repr__(self) -> str:
+        return in_words(self.tree) if self.answer else f"not {in_words(self.tree)}"
+
+    def __hash__(self) -> int:
+        return hash(self.tree)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DecidedItem) and (
+            (other.tree, other.answer) == (self.tree, self.answer))  # fmt: skip
+
+
+def number_decide(cap: Capture, fn: Callable[..., bool], a: Value, b: Value) -> bool:
+    """fn(a, b), if it depends on one tensor on the CPU that the frame was given: then the outcome
+    is guarded. Errors: GraphBreak W101."""
+    sources: set[Source] = set()
+    tree = (fn, tuple(_tree(cap, x, sources) for x in (a, b)))
+    if not sources:
+        return bool(evaluated(tree, SAMPLE))
+    if len(sources) != 1:
+        raise _not_known(cap)
+    (source,) = sources
+    real = cap.builder.reals[id(cap.builder.tensors[source])]
+    answer = bool(evaluated(tree, real.item()))
+    cap.guard("predicate", source, DecidedItem(tree, answer))
+    return answer
+
+
+def _not_known(cap: Capture) -> GraphBreak:
+    return refuse("W101", "the value is known only when the graph runs", cap.loc())
+
+
+def _tree(cap: Capture, x: Value, sources: set[Source]) -> Any:
+    """How a number is made of the value of a tensor, as nested tuples."""
+    if not isinstance(x, GraphNumber):
+        return constant(x)  # which fixes one that changes
+    if x.fn is not None:
+        return x.fn, tuple(_tree(cap, a, sources) for a in x.args)
+    (tensor,) = x.args
+    assert isinstance(tensor, TensorValue)
+    made = _constant_of(tensor)
+    if made is None and (tensor.source is None or tensor.fake.device.type != "cpu" or (
+            cap.builder.reals[id(tensor)].numel() != 1)):  # fmt: skip
+        raise _not_known(cap)
+    if made is None:
+        assert tensor.source is not None
+        sources.add(tensor.source)
+    tree: Any = LEAF if made is None else made
+    for change in _changes(cap, tensor, x.node):
+        tree = (_Rounded(tensor.fake.dtype), ((operator.add, (tree, change)),))
+    return tree
+
+
+def _constant_of(tensor: TensorValue) -> float | None:
+    """The number that a tensor was made with in the frame; None if it was not made of one."""
+    node = tensor.node
+    if node.target in (torch.tensor, torch.as_tensor) and type(node.args[0]) in (int, float):
+        return float(node.args[0])  # type: ignore[arg-type]
+    return _FILLED.get(node.target) if not tensor.fake.dim() else None
+
+
+_FILLED: dict[Any, float] = {torch.zeros: 0.0, torch.ones: 1.0}
+
+
+class _Rounded:
+    """A number as an element of a dtype."""
+
+    __slots__ = ("__name__", "dtype")
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.__name__ = str(dtype)
+
+    def __call__(self, x: float) -> float:
+        return float(torch.tensor(x, dtype=self.dtype))
+
+    def __hash__(self) -> int:
+        return hash(self.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Rounded) and other.dtype is self.dtype
+
+
+def _changes(cap: Capture, tensor: TensorValue, until: Node) -> list[float]:
+    """What the frame has added to a tensor before a node. Errors: GraphBreak W101 if it was
+    changed in another way."""
+    added: list[float] = []
+    found = until_then = 0
+    for user in tensor.node.users:  # in the order of the graph
+        if user is until:
+            until_then = found
+        elif _writes(user, tensor.node):
+            added.append(_added(cap, user))
+            found += 1
+    if found != cap.builder.mode.writes.count(_memory(tensor.fake)):
+        raise _not_known(cap)
+    return added[:until_then]
+
+
+def _writes(node: Node, x: Node) -> bool:
+    """Whether an operator changes its operand x."""
+    first = node.args[0]
+    if x is not first and not (isinstance(first, list | tuple) and x in first):
+        return False
+    name = str(getattr(node.target, "__name__", node.target))
+    return node.target is operator.iadd or (name.endswith("_") and not name.endswith("__"))
+
+
+def _added(cap: Capture, node: Node) -> float:
+    """The number that an in-place operator adds."""
+    name = str(getattr(node.target, "__name__", node.target))
+    if name not in ("iadd", "add_", "_foreach_add_") or len(node.args) != 2:
+        raise _not_known(cap)
+    value, alpha = node.args[1], node.kwargs.get("alpha", 1)
+    if isinstance(value, Node) and value.target is torch.tensor and len(value.args) == 1:
+        value = value.args[0]
+    if not isinstance(value, int | float) or not isinstance(alpha, int | float):
+        raise _not_known(cap)
+    return float(value * alpha)
+
+
+def value_read(cap: Capture, x: GraphNumber) -> TensorValue:
+    """The tensor that a number was read of, as it was then."""
+    (tensor,) = x.args
+    assert isinstance(tensor, TensorValue)
+    builder = cap.builder
+    if not tensor.fake.requires_grad and _memory(tensor.fake) not in builder.mode.writes:
+        return tensor
+    graph = builder.root
+    made: list[Node] = []
+    for after, name, of in ((x.node, "detach", tensor.node), (None, "clone", None)):
+        with graph.inserting_after(after or made[-1]):
+            made.append(graph.call_method(name, (of or made[-1],)))
+    fake = tensor.fake
+    for node in made:
+        fake = builder.run("call_method", node.target, [fake], {}, cap.loc())
+        node.meta[VAL], node.meta[LOC] = fake, cap.loc()
+    return builder.known(TensorValue(made[-1], fake))
+
+
+def _memory(fake: torch.Tensor) -> int:
+    return int(fake.untyped_storage()._cdata)
+
+
+def drop_unused(graph: Graph) -> None:
+    """Take numbers that nobody uses out of a graph: reading one waits for a device."""
+    for node in reversed(graph.nodes):
+        if type(node.meta.get(VAL)) is float and node.op.startswith("call") and not node.users:
+            graph.erase_node(node)

@@ -1,0 +1,43 @@
+"""GraphNumber: a Python float that is known only when the graph runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.fx import Node
+
+from torchweld.capture.values.base import Const, Value
+
+# what stands for such a number where an operator runs on fakes
+SAMPLE = 1.0
+
+
+class GraphNumber(Const):
+    """A float that the graph computes as fn(*args), or reads of the tensor args[0] if fn is None.
+
+    Reading `obj` breaks the graph, for the reason that `unknown` gives: who asks needs it now.
+    """
+
+    __slots__ = ("args", "fn", "node", "unknown")
+
+    def __init__(self, node: Node, fn: Callable[..., float] | None, args: tuple[Value, ...],
+                 unknown: Callable[[], Exception]) -> None:  # fmt: skip
+        Value.__init__(self)
+        self.node = node
+        self.fn = fn
+        self.args = args
+        self.unknown = unknown
+
+    @property
+    def obj(self) -> object:  # type: ignore[override]
+        raise self.unknown()
+
+    @property
+    def sample(self) -> object:
+        return SAMPLE
+
+    def cls(self) -> type:
+        return float
+
+    def __repr__(self) -> str:
+        return f"GraphNumber({self.node.name})"
