@@ -60,7 +60,7 @@ class Differentiable:  # without slots: it is weakly referenced
         written: Sequence[int],
         inference: Sequence[int],
     ) -> None:
-        self.forward = forward
+        self.forward = forward if forward.saves else _gathering(forward, len(joint.tangents))
         self.eager = eager
         self.around = around
         self.written = frozenset(written)
@@ -95,7 +95,7 @@ class Differentiable:  # without slots: it is weakly referenced
 
     def _run(self, inputs: Sequence[Tensor]) -> Any:
         if len(self.constants) == self.n_results:
-            results: Any = self.forward(*inputs)
+            results: Any = self.forward(*inputs)[:-1]
         else:
             results = _Step.apply(self, *inputs)  # type: ignore[no-untyped-call]
         if self.returned is None:
@@ -114,6 +114,16 @@ class Differentiable:  # without slots: it is weakly referenced
         """The states of the generators that the graph may draw from."""
         cuda = tuple(torch.cuda.get_rng_state(i) for i in self.devices)
         return (torch.get_rng_state(), *cuda)
+
+
+def _gathering(forward: Executable, n_results: int) -> Callable[..., tuple[Any, ...]]:
+    """The forward, with what it saves as one tuple behind the results."""
+
+    def call(*inputs: Tensor) -> tuple[Any, ...]:
+        outs = forward(*inputs)
+        return (*outs[:n_results], outs[n_results:])
+
+    return call
 
 
 def _tangent(x: Tensor) -> Tangent:
@@ -137,20 +147,19 @@ class _Step(torch.autograd.Function):
             ctx.random_state = what.random_state()
         if what.reread:  # for a second derivative
             ctx.before = {i: inputs[i].clone() for i in what.reread}
-        outs = what.forward(*inputs)
-        results = outs[: what.n_results]
+        *results, made = what.forward(*inputs)
         ctx.what = what
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[inputs[i] for i in what.kept_inputs],
                               *[results[k] for k in what.kept_results],
-                              *outs[what.n_results :])  # fmt: skip
+                              *made)  # fmt: skip
         if what.others:
             others = [inputs[i] for i in what.others]
             ctx.others = others
             ctx.versions = [others[k]._version for k in what.versioned]
         if what.constants:
             ctx.mark_non_differentiable(*[results[k] for k in what.constants])
-        return results
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor | None) -> Any:
