@@ -30,6 +30,7 @@ from torchweld.base.events import emit
 from torchweld.ir.program import Program
 from torchweld.runtime.cuda import device_index
 from torchweld.runtime.cudagraph_plan import (
+    NOTHING_SAVED,
     SMALL_BYTES,
     GraphPlan,
     Lending,
@@ -94,7 +95,7 @@ class Wish:
     static: frozenset[int] = frozenset()
     forced: bool = False
     limit: int = 64
-    lending: Lending = Lending()
+    lending: Lending = NOTHING_SAVED
     borrowing: Borrowing | None = None
 
 

@@ -70,13 +70,14 @@ class NoGraph:
 class Lending:
     """What of its outputs a graph lends, of those that are not made by our kernels alone.
 
-    saved: the last so many outputs are read by a backward: they are lent, whoever makes them. kept:
-    positions of outputs that it reads besides. least: other outputs are lent from this size on;
-    None: from LEND_BYTES on, but if something is saved not before a copy is dear, as while they
-    are lent the next call needs a graph with memory of its own for all that is saved.
+    saved: the last so many outputs are read by a backward: they are lent, whoever makes them; None
+    for a Program that is no forward. kept: positions of outputs that the backward reads besides.
+    least: other outputs are lent from this size on; None: from LEND_BYTES on, but if something is
+    saved not before a copy is dear, as while they are lent the next call needs a graph with memory
+    of its own for all that is saved.
     """
 
-    saved: int = 0
+    saved: int | None = None
     kept: tuple[int, ...] = ()
     least: int | None = None
 
@@ -85,6 +86,9 @@ class Lending:
         if self.least is not None or not self.saved:
             return LEND_BYTES if self.least is None else self.least
         return max(LEND_BYTES, _dear_bytes(saved_seconds))
+
+
+NOTHING_SAVED = Lending()
 
 
 def _dear_bytes(saved_seconds: float) -> float:
@@ -132,13 +136,12 @@ class GraphPlan:
 
 
 def analyse(
-    p: Program, forced: bool = False, lending: Lending | None = None
+    p: Program, forced: bool = False, lending: Lending = NOTHING_SAVED
 ) -> GraphPlan | NoGraph:
     """Who touches what, or why the Program cannot be a graph.
 
     forced: the user promises that operators of other namespaces only work on the GPU.
     """
-    lending = lending or Lending()
     why = _impossible(p, forced)
     if why:
         return NoGraph(why)
@@ -154,7 +157,8 @@ def analyse(
         return NoGraph(why)
     given = p.n_inputs + p.n_constants
     out = [n for n in p.outputs if n is not None]
-    shown = _tail(p, [n for n in p.outputs[: len(p.outputs) - lending.saved] if n is not None])
+    results = p.outputs[: len(p.outputs) - (lending.saved or 0)]
+    shown = _tail(p, [n for n in results if n is not None])
     found = p.meta.get("mutated", ())
     return GraphPlan(
         p, root, frozenset(launched), frozenset(called), frozenset(numbers),
@@ -220,7 +224,7 @@ def held_outputs(p: Program, lending: Lending) -> frozenset[int]:
 
 def _held(p: Program, root: tuple[int, ...], lending: Lending) -> frozenset[int]:
     """What a backward reads: it is to be where it was. Small results that others see are not."""
-    first = len(p.outputs) - lending.saved
+    first = len(p.outputs) - (lending.saved or 0)
     saved = {n for n in p.outputs[first:] if n is not None}
     results = {n for k in lending.kept if (n := p.outputs[k]) is not None}
     results = {n for n in results if span(p.tensors[root[n]]) > SMALL_BYTES}

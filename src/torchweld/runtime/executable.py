@@ -25,7 +25,7 @@ from torchweld.runtime import (
     triton_loader,
 )
 from torchweld.runtime.constants import Constants
-from torchweld.runtime.cudagraph_plan import Lending
+from torchweld.runtime.cudagraph_plan import NOTHING_SAVED, Lending
 from torchweld.runtime.native import build, build_rows, native, uses_cuda
 from torchweld.runtime.python_driver import Grid, PythonDriver
 from torchweld.runtime.sized import Resize, Run, SizedExecutable
@@ -216,11 +216,11 @@ def _on_driver(program: Program, built: Built, wish: _Wish) -> Executable:
             report_missing(f"on CUDA: {gpu}")
         else:
             made = build(program, built.functions, driver, cfg.verify, constants, built.cubins)
-            if wish.lending is not None:
+            if wish.lending is not None and wish.lending.saved is not None:
                 made.save_last(wish.lending.saved)
             if gpu is not None and (cfg.cudagraphs if graphs is None else graphs):
                 asked = cudagraph.Wish(wish.static, bool(graphs), cfg.graphs_limit,
-                                       wish.lending or Lending(), wish.borrowing)  # fmt: skip
+                                       wish.lending or NOTHING_SAVED, wish.borrowing)  # fmt: skip
                 cudagraph.enable(made, program, asked)
             if gpu is not None and cfg.cublaslt:  # imported where there is a GPU
                 plans = importlib.import_module("torchweld.runtime.product_plans")

@@ -5,6 +5,7 @@ Cost: about 7 us over the forward itself (one input, 2 busy cores, Python 3.11, 
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -17,19 +18,32 @@ from torch import Tensor
 from torchweld.ir.graph import Joint, Returned
 from torchweld.runtime.executable import Executable
 
-_KEEPS_GRAPH: Any = torch._C._autograd._get_current_graph_task_keep_graph
+_keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
+# hooks on what is saved, and whether a transform of torch.func runs
+_saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
+_is_transformed: Any = torch._C._are_functorch_transforms_active
+_keys: Any = torch._C._dispatch_keys
 # whether a transform of torch.func, or a batch of gradients, stands behind a tensor
 _is_wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor
 _is_batch: Any = torch._C._functorch.is_legacy_batchedtensor
 Given = tuple[bool, ...]
+Pick = Callable[[Sequence[Any]], Any]
 
 
-@dataclass(frozen=True, slots=True)
 class Gradients:
     """A compiled backward. places: for each input that requires grad, its output's number."""
 
-    call: Executable
-    places: tuple[int | None, ...]
+    __slots__ = ("call", "places")
+
+    def __init__(self, call: Executable, places: tuple[int | None, ...]) -> None:
+        self.call = call
+        self.places = places
+
+    def pick(self, n_inputs: int, wanted: Sequence[int]) -> Pick:
+        """What puts the outputs, and None behind them, where autograd wants them."""
+        found = dict(zip(wanted, self.places, strict=True))
+        numbers = [found.get(i) for i in range(-1, n_inputs)]
+        return operator.itemgetter(*[-1 if p is None else p for p in numbers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +74,8 @@ class Differentiable:  # without slots: it is weakly referenced
         written: Sequence[int],
         inference: Sequence[int],
     ) -> None:
-        self.forward = forward if forward.saves else _gathering(forward, len(joint.tangents))
+        self.forward: Callable[..., tuple[Any, ...]] = (
+            forward if forward.saves else _gathering(forward, len(joint.tangents)))  # fmt: skip
         self.eager = eager
         self.around = around
         self.written = frozenset(written)
@@ -73,6 +88,7 @@ class Differentiable:  # without slots: it is weakly referenced
         values = [n.meta["val"] for n in joint.forward.forward.find_nodes(op="placeholder")]
         self.n_inputs = len(values)
         self.others = tuple(i for i in range(self.n_inputs) if i not in joint.kept_inputs)
+        self.saves = bool(joint.kept_inputs or joint.kept_results or joint.saved)
         self.versioned = tuple(k for k, i in enumerate(self.others)
                                if i not in self.written and i not in inference)  # fmt: skip
         self.tangents = tuple(None if t is None else _tangent(t.meta["val"])
@@ -83,7 +99,7 @@ class Differentiable:  # without slots: it is weakly referenced
                                      if v.device.type == "cuda"}))  # fmt: skip
         plain = tuple(Returned(k, False, (), t is not None) for k, t in enumerate(self.tangents))
         self.returned = None if plain == joint.returned else joint.returned
-        self.backwards: dict[Given, Gradients | None] = {}
+        self.backwards: dict[Given, tuple[Executable, Pick] | None] = {}
         self._build = build
         self._lock = threading.Lock()
 
@@ -96,18 +112,22 @@ class Differentiable:  # without slots: it is weakly referenced
     def _run(self, inputs: Sequence[Tensor]) -> Any:
         if len(self.constants) == self.n_results:
             results: Any = self.forward(*inputs)[:-1]
-        else:
+        elif _is_transformed() or any(map(_is_wrapped, inputs)):
             results = _Step.apply(self, *inputs)  # type: ignore[no-untyped-call]
+        else:
+            results = _apply(self, *inputs)
         if self.returned is None:
             return results
         return tuple(_made(r, inputs, results) for r in self.returned)
 
-    def backward_for(self, given: Given) -> Gradients | None:
-        """The compiled backward, None if it could not be compiled."""
+    def backward_for(self, given: Given) -> tuple[Executable, Pick] | None:
+        """The compiled backward and what picks the gradients, None if it could not be compiled."""
         if given not in self.backwards:
             with self._lock:
                 if given not in self.backwards:
-                    self.backwards[given] = self._build(given)
+                    made = self._build(given)
+                    self.backwards[given] = None if made is None else (
+                        made.call, made.pick(self.n_inputs, self.wanted))  # fmt: skip
         return self.backwards[given]
 
     def random_state(self) -> tuple[Any, ...]:
@@ -139,7 +159,11 @@ def _made(how: Returned, inputs: Sequence[Tensor], results: Sequence[Tensor]) ->
 
 
 class _Step(torch.autograd.Function):
-    """One call of a Differentiable, as autograd sees it."""
+    """One call of a Differentiable, as autograd sees it.
+
+    What only the backward reads is kept as it is: nobody else has it, so nobody can change it.
+    Where hooks want to see what is saved, all goes to them.
+    """
 
     @staticmethod
     def forward(ctx: Any, what: Differentiable, *inputs: Tensor) -> Any:
@@ -147,52 +171,83 @@ class _Step(torch.autograd.Function):
             ctx.random_state = what.random_state()
         if what.reread:  # for a second derivative
             ctx.before = {i: inputs[i].clone() for i in what.reread}
-        *results, made = what.forward(*inputs)
+        outs = what.forward(*inputs)
+        results, kept = outs[:-1], outs[-1]
         ctx.what = what
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*[inputs[i] for i in what.kept_inputs],
-                              *[results[k] for k in what.kept_results],
-                              *made)  # fmt: skip
+        ctx.materialize_grads = False
+        given = [inputs[i] for i in what.kept_inputs]
+        given += [results[k] for k in what.kept_results]
+        if _saving_hooks(False) is None:
+            ctx.kept = kept
+        else:  # they may keep a tensor, of which somebody must know
+            ctx.kept = ()
+            given += [t.detach() for t in kept]
+        ctx.to_save = tuple(given)
         if what.others:
             others = [inputs[i] for i in what.others]
             ctx.others = others
             ctx.versions = [others[k]._version for k in what.versioned]
         if what.constants:
-            ctx.mark_non_differentiable(*[results[k] for k in what.constants])
-        return tuple(results)
+            ctx.non_differentiable = tuple([results[k] for k in what.constants])
+        return results
 
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor | None) -> Any:
         what: Differentiable = ctx.what
-        saved = ctx.saved_tensors
+        saved = ctx.saved_tensors if what.saves else ()
         made = None
         if not torch.is_grad_enabled() and all(map(_is_plain, tangents)):
-            made = what.backward_for(tuple(t is not None for t in tangents))
-        gradients: list[Tensor | None] = [None] * (what.n_inputs + 1)
+            made = what.backward_for(tuple([t is not None for t in tangents]))
         if made is None:
-            found = _again(what, ctx, saved, tangents)
+            gradients: Any = _placed(what, _again(what, ctx, saved, tangents))
         else:
-            given = [_fitting(t, like) for t, like in zip(tangents, what.tangents, strict=True)
-                     if t is not None and like is not None]  # fmt: skip
-            outs = made.call(*saved, *given)
-            found = [None if p is None else outs[p] for p in made.places]
-        for i, gradient in zip(what.wanted, found, strict=True):
-            gradients[i + 1] = gradient
-        if saved and what.others and not _KEEPS_GRAPH():
-            ctx.others = None
-        return tuple(gradients)
+            backward, pick = made
+            fitting = [t if t.stride() == like.stride else _fitting(t, like)
+                       for t, like in zip(tangents, what.tangents, strict=True)
+                       if t is not None and like is not None]  # fmt: skip
+            gradients = pick((*backward(*saved, *ctx.kept, *fitting), None))
+        if not _keeps_graph():
+            ctx.kept = ()
+            if what.others and what.saves:
+                ctx.others = None
+        return gradients
+
+
+# torch.autograd.Function's own does more for transforms of torch.func
+_apply: Any = super(torch.autograd.Function, _Step).apply
+# one of torch's own frames less per backward
+_Step._backward_cls.apply = _Step.backward  # type: ignore[attr-defined]
+
+
+def _placed(what: Differentiable, found: Sequence[Tensor | None]
+            ) -> tuple[Tensor | None, ...]:  # fmt: skip
+    gradients: list[Tensor | None] = [None] * (what.n_inputs + 1)
+    for i, gradient in zip(what.wanted, found, strict=True):
+        gradients[i + 1] = gradient
+    return tuple(gradients)
+
+
+_plain_keys: set[int] = set()
 
 
 def _is_plain(x: Tensor | None) -> bool:
-    return x is None or (type(x) is Tensor and x.layout is torch.strided
-                         and not (x.is_neg() or x.is_conj() or _is_wrapped(x)
-                                  or _is_batch(x)))  # fmt: skip
+    """Whether a gradient is absent, or memory that kernels can read."""
+    if x is None:
+        return True
+    if type(x) is not Tensor:
+        return False
+    keys = _keys(x).raw_repr()
+    if keys in _plain_keys:
+        return True
+    plain = x.layout is torch.strided and not (x.is_neg() or x.is_conj() or x._is_zerotensor()
+                                               or _is_wrapped(x) or _is_batch(x))  # fmt: skip
+    if plain:  # which the keys decide
+        _plain_keys.add(keys)
+    return plain
 
 
 def _fitting(x: Tensor, like: Tangent) -> Tensor:
     """The gradient with the strides that the backward was compiled for."""
-    if x.stride() == like.stride:
-        return x
     own = torch.empty_strided(like.shape, like.stride, dtype=like.dtype, device=like.device)
     return own.copy_(x)
 

@@ -1,4 +1,4 @@
-"""What forwards save for their backwards, on the simulated driver: run by test_runtime_simulated.py."""
+"""What forwards save for backwards, on the simulated driver: run by test_runtime_simulated.py."""
 
 from __future__ import annotations
 
@@ -58,8 +58,10 @@ def step(f, b, value):
 
 
 def test_what_is_saved_comes_as_a_tuple_behind_the_results():
-    p = program((spec("input"), spec("fresh"), spec("fresh")),
-                (Alloc(1), launch("add1", 0, 1), Alloc(2), launch("add1", 1, 2)), (2, 1))  # fmt: skip
+    p = program(
+        (spec("input"), spec("fresh"), spec("fresh")),
+        (Alloc(1), launch("add1", 0, 1), Alloc(2), launch("add1", 1, 2)), (2, 1),
+    )  # fmt: skip
     y, (saved,) = build(p, graphs=False, saved=1)(x_of(1.0))
     assert (y[0].item(), saved[0].item()) == (3.0, 2.0)
 
