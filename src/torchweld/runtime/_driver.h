@@ -79,6 +79,9 @@ typedef struct Torch {
     int32_t u8;                           /* dtype code */
     uint16_t keys[16];                    /* dispatch keys that Calls run without */
     int n_keys;
+    int key_word;                         /* index in the TensorImpl of its dispatch keys, or 0 */
+    uint64_t plain_keys[16];              /* those of tensors that are memory and nothing else */
+    int n_plain;
     int storage_word;                     /* index in the TensorImpl of its StorageImpl, or 0 */
     uint64_t unique_count;                /* reference word of a StorageImpl with one owner */
     int huge_pages;                       /* madvise is worth calling */
@@ -93,6 +96,9 @@ PyObject *torch_init(PyObject *self, PyObject *args);
 PyObject *torch_describe(PyObject *self, PyObject *tensor);
 PyObject *torch_make(PyObject *self, PyObject *args);
 PyObject *torch_calibrate(PyObject *self, PyObject *args);
+PyObject *torch_find_keys(PyObject *self, PyObject *samples);
+PyObject *torch_note_plain(PyObject *self, PyObject *tensor);
+PyObject *torch_all_plain(PyObject *self, PyObject *const *args, Py_ssize_t n);
 
 static inline Handle handle_of(PyObject *tensor)
 {

@@ -22,10 +22,21 @@ _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
 # hooks on what is saved, and whether a transform of torch.func runs
 _saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
 _is_transformed: Any = torch._C._are_functorch_transforms_active
-_keys: Any = torch._C._dispatch_keys
 # whether a transform of torch.func, or a batch of gradients, stands behind a tensor
 _is_wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor
 _is_batch: Any = torch._C._functorch.is_legacy_batchedtensor
+try:
+    from torchweld.runtime import _driver
+
+    all_plain = _driver.all_plain
+except ImportError:  # built without a C compiler
+    _driver = None  # type: ignore[assignment]
+
+    def all_plain(items: tuple[object, ...], exact: type | None, /) -> bool:
+        """Nothing is known in advance."""
+        return False
+
+
 Given = tuple[bool, ...]
 Pick = Callable[[Sequence[Any]], Any]
 
@@ -109,10 +120,10 @@ class Differentiable:  # without slots: it is weakly referenced
         with torch.enable_grad():  # the graph switches it on itself
             return self._run(inputs)
 
-    def _run(self, inputs: Sequence[Tensor]) -> Any:
+    def _run(self, inputs: tuple[Tensor, ...]) -> Any:
         if len(self.constants) == self.n_results:
             results: Any = self.forward(*inputs)[:-1]
-        elif _is_transformed() or any(map(_is_wrapped, inputs)):
+        elif _is_transformed() or not (all_plain(inputs, None) or _unwrapped(inputs)):
             results = _Step.apply(self, *inputs)  # type: ignore[no-untyped-call]
         else:
             results = _apply(self, *inputs)
@@ -196,7 +207,8 @@ class _Step(torch.autograd.Function):
         what: Differentiable = ctx.what
         saved = ctx.saved_tensors if what.saves else ()
         made = None
-        if not torch.is_grad_enabled() and all(map(_is_plain, tangents)):
+        if not torch.is_grad_enabled() and (
+                all_plain(tangents, Tensor) or _are_memory(tangents)):  # fmt: skip
             made = what.backward_for(tuple([t is not None for t in tangents]))
         if made is None:
             gradients: Any = _placed(what, _again(what, ctx, saved, tangents))
@@ -227,22 +239,22 @@ def _placed(what: Differentiable, found: Sequence[Tensor | None]
     return tuple(gradients)
 
 
-_plain_keys: set[int] = set()
+def _unwrapped(inputs: Sequence[Tensor]) -> bool:
+    """Whether no input is what a transform of torch.func left behind."""
+    return all([_is_plain(x) or not _is_wrapped(x) for x in inputs])
 
 
-def _is_plain(x: Tensor | None) -> bool:
-    """Whether a gradient is absent, or memory that kernels can read."""
-    if x is None:
-        return True
-    if type(x) is not Tensor:
-        return False
-    keys = _keys(x).raw_repr()
-    if keys in _plain_keys:
-        return True
+def _are_memory(tangents: Sequence[Tensor | None]) -> bool:
+    """Whether each gradient is absent, or memory that kernels can read."""
+    return all([t is None or (type(t) is Tensor and _is_plain(t)) for t in tangents])
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether a tensor is memory and nothing else, which its dispatch keys decide."""
     plain = x.layout is torch.strided and not (x.is_neg() or x.is_conj() or x._is_zerotensor()
                                                or _is_wrapped(x) or _is_batch(x))  # fmt: skip
-    if plain:  # which the keys decide
-        _plain_keys.add(keys)
+    if plain and _driver is not None and not all_plain((x,), None):
+        _driver.note_plain(x)
     return plain
 
 
