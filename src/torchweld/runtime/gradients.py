@@ -241,12 +241,12 @@ def _placed(what: Differentiable, found: Sequence[Tensor | None]
 
 def _unwrapped(inputs: Sequence[Tensor]) -> bool:
     """Whether no input is what a transform of torch.func left behind."""
-    return all([_is_plain(x) or not _is_wrapped(x) for x in inputs])
+    return all(_is_plain(x) or not _is_wrapped(x) for x in inputs)
 
 
 def _are_memory(tangents: Sequence[Tensor | None]) -> bool:
     """Whether each gradient is absent, or memory that kernels can read."""
-    return all([t is None or (type(t) is Tensor and _is_plain(t)) for t in tangents])
+    return all(t is None or (type(t) is Tensor and _is_plain(t)) for t in tangents)
 
 
 def _is_plain(x: Tensor) -> bool:
