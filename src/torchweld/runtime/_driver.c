@@ -551,6 +551,8 @@ static PyMethodDef module_methods[] = {
     {"note_plain", torch_note_plain, METH_O, "A tensor that is memory and nothing else."},
     {"all_plain", (PyCFunction)(void (*)(void))torch_all_plain, METH_FASTCALL,
      "Whether all are tensors that are known to be memory and nothing else."},
+    {"all_fit", (PyCFunction)(void (*)(void))torch_all_fit, METH_FASTCALL,
+     "Whether all are such tensors with given strides."},
     {"cuda_init", cuda_init, METH_VARARGS, "Find the CUDA driver's entry points."},
     {"cuda_load", cuda_load, METH_VARARGS, "A kernel of a cubin."},
     {"capture_begin", capture_begin, METH_O, "Capture torch's current stream of a device."},

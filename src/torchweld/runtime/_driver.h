@@ -99,6 +99,7 @@ PyObject *torch_calibrate(PyObject *self, PyObject *args);
 PyObject *torch_find_keys(PyObject *self, PyObject *samples);
 PyObject *torch_note_plain(PyObject *self, PyObject *tensor);
 PyObject *torch_all_plain(PyObject *self, PyObject *const *args, Py_ssize_t n);
+PyObject *torch_all_fit(PyObject *self, PyObject *const *args, Py_ssize_t n);
 
 static inline Handle handle_of(PyObject *tensor)
 {

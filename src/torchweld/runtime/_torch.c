@@ -371,3 +371,33 @@ PyObject *torch_all_plain(PyObject *self, PyObject *const *args, Py_ssize_t n)
         plain = is_plain(PyTuple_GET_ITEM(args[0], i), args[1]);
     return PyBool_FromLong(plain);
 }
+
+/* Whether a tensor's strides are these. */
+static int has_strides(PyObject *tensor, PyObject *wanted)
+{
+    Handle h = handle_of(tensor);
+    int64_t ndim, *strides;
+    if (!PyTuple_Check(wanted) || torch.get_dim(h, &ndim) || torch.get_strides(h, &strides) ||
+        ndim != PyTuple_GET_SIZE(wanted))
+        return 0;
+    for (int64_t i = 0; i < ndim; i++)
+        if (PyLong_AsLongLong(PyTuple_GET_ITEM(wanted, i)) != strides[i])
+            return 0;
+    return 1;
+}
+
+/* all_fit(items, type, strides): whether the items are plain tensors of this type with these strides,
+ * and None where the strides are. */
+PyObject *torch_all_fit(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (n != 3 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "a tuple, a type and a tuple");
+    Py_ssize_t count = PyTuple_GET_SIZE(args[0]);
+    int fit = torch.key_word && count == PyTuple_GET_SIZE(args[2]);
+    for (Py_ssize_t i = 0; fit && i < count; i++) {
+        PyObject *x = PyTuple_GET_ITEM(args[0], i), *strides = PyTuple_GET_ITEM(args[2], i);
+        fit = (x == Py_None) == (strides == Py_None) && is_plain(x, args[1]) &&
+              (x == Py_None || has_strides(x, strides));
+    }
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(fit);
+}

@@ -28,7 +28,7 @@ _is_batch: Any = torch._C._functorch.is_legacy_batchedtensor
 try:
     from torchweld.runtime import _driver
 
-    all_plain = _driver.all_plain
+    all_plain, all_fit = _driver.all_plain, _driver.all_fit
 except ImportError:  # built without a C compiler
     _driver = None  # type: ignore[assignment]
 
@@ -36,9 +36,16 @@ except ImportError:  # built without a C compiler
         """Nothing is known in advance."""
         return False
 
+    def all_fit(
+        items: tuple[object, ...], exact: type, strides: tuple[tuple[int, ...] | None, ...], /
+    ) -> bool:
+        """Nothing is known in advance."""
+        return False
+
 
 Given = tuple[bool, ...]
-Pick = Callable[[Sequence[Any]], Any]
+Pick = Callable[[Any], tuple[Any, ...]]
+_version = operator.attrgetter("_version")
 
 
 class Gradients:
@@ -100,11 +107,17 @@ class Differentiable:  # without slots: it is weakly referenced
         self.n_inputs = len(values)
         self.others = tuple(i for i in range(self.n_inputs) if i not in joint.kept_inputs)
         self.saves = bool(joint.kept_inputs or joint.kept_results or joint.saved)
-        self.versioned = tuple(k for k, i in enumerate(self.others)
-                               if i not in self.written and i not in inference)  # fmt: skip
+        versioned = [i for i in self.others if i not in self.written and i not in inference]
+        self.pick_kept = _picker(
+            (*self.kept_inputs, *(self.n_inputs + k for k in self.kept_results)))  # fmt: skip
+        self.pick_others, self.pick_versioned = _picker(self.others), _picker(versioned)
         self.tangents = tuple(None if t is None else _tangent(t.meta["val"])
                               for t in joint.tangents)  # fmt: skip
         self.n_results = len(self.tangents)
+        self.strides = tuple(None if t is None else t.stride for t in self.tangents)
+        self.all_given = tuple(t is not None for t in self.tangents)
+        self.pick_given = _picker([k for k, there in enumerate(self.all_given) if there])
+        self.whole: tuple[Executable, Pick] | None = None
         self.constants = tuple(k for k, t in enumerate(self.tangents) if t is None)
         self.devices = tuple(sorted({v.device.index or 0 for v in values
                                      if v.device.type == "cuda"}))  # fmt: skip
@@ -139,12 +152,21 @@ class Differentiable:  # without slots: it is weakly referenced
                     made = self._build(given)
                     self.backwards[given] = None if made is None else (
                         made.call, made.pick(self.n_inputs, self.wanted))  # fmt: skip
+                    self.whole = self.backwards.get(self.all_given)
         return self.backwards[given]
 
     def random_state(self) -> tuple[Any, ...]:
         """The states of the generators that the graph may draw from."""
         cuda = tuple(torch.cuda.get_rng_state(i) for i in self.devices)
         return (torch.get_rng_state(), *cuda)
+
+
+def _picker(places: Sequence[int]) -> Pick:
+    """What gives the items of a tuple at these places, as a tuple."""
+    start = places[0] if places else 0
+    if list(places) == list(range(start, start + len(places))):
+        return operator.itemgetter(slice(start, start + len(places)))
+    return operator.itemgetter(*places)
 
 
 def _gathering(forward: Executable, n_results: int) -> Callable[..., tuple[Any, ...]]:
@@ -186,18 +208,17 @@ class _Step(torch.autograd.Function):
         results, kept = outs[:-1], outs[-1]
         ctx.what = what
         ctx.materialize_grads = False
-        given = [inputs[i] for i in what.kept_inputs]
-        given += [results[k] for k in what.kept_results]
+        given = what.pick_kept((*inputs, *results))
         if _saving_hooks(False) is None:
             ctx.kept = kept
         else:  # they may keep a tensor, of which somebody must know
             ctx.kept = ()
-            given += [t.detach() for t in kept]
-        ctx.to_save = tuple(given)
+            given += tuple([t.detach() for t in kept])
+        if given:
+            ctx.to_save = given
         if what.others:
-            others = [inputs[i] for i in what.others]
-            ctx.others = others
-            ctx.versions = [others[k]._version for k in what.versioned]
+            ctx.others = what.pick_others(inputs)
+            ctx.versions = tuple(map(_version, what.pick_versioned(inputs)))
         if what.constants:
             ctx.non_differentiable = tuple([results[k] for k in what.constants])
         return results
@@ -207,17 +228,19 @@ class _Step(torch.autograd.Function):
         what: Differentiable = ctx.what
         saved = ctx.saved_tensors if what.saves else ()
         made = None
-        if not torch.is_grad_enabled() and (
-                all_plain(tangents, Tensor) or _are_memory(tangents)):  # fmt: skip
-            made = what.backward_for(tuple([t is not None for t in tangents]))
+        given: tuple[Any, ...] = ()
+        if not torch.is_grad_enabled():
+            if all_fit(tangents, Tensor, what.strides):
+                made = what.whole or what.backward_for(what.all_given)
+                given = what.pick_given(tangents)
+            elif _are_memory(tangents):
+                made = what.backward_for(tuple([t is not None for t in tangents]))
+                given = _fitting(tangents, what.tangents)
         if made is None:
             gradients: Any = _placed(what, _again(what, ctx, saved, tangents))
         else:
             backward, pick = made
-            fitting = [t if t.stride() == like.stride else _fitting(t, like)
-                       for t, like in zip(tangents, what.tangents, strict=True)
-                       if t is not None and like is not None]  # fmt: skip
-            gradients = pick((*backward(*saved, *ctx.kept, *fitting), None))
+            gradients = pick((*backward(*saved, *ctx.kept, *given), None))
         if not _keeps_graph():
             ctx.kept = ()
             if what.others and what.saves:
@@ -258,8 +281,15 @@ def _is_plain(x: Tensor) -> bool:
     return plain
 
 
-def _fitting(x: Tensor, like: Tangent) -> Tensor:
-    """The gradient with the strides that the backward was compiled for."""
+def _fitting(tangents: Sequence[Tensor | None], likes: Sequence[Tangent | None]
+             ) -> tuple[Tensor, ...]:  # fmt: skip
+    """The gradients that are there, with the strides that the backward was compiled for."""
+    pairs = zip(tangents, likes, strict=True)
+    return tuple(t if t.stride() == like.stride else _copied(t, like)
+                 for t, like in pairs if t is not None and like is not None)  # fmt: skip
+
+
+def _copied(x: Tensor, like: Tangent) -> Tensor:
     own = torch.empty_strided(like.shape, like.stride, dtype=like.dtype, device=like.device)
     return own.copy_(x)
 
@@ -309,10 +339,11 @@ def _inputs(what: Differentiable, ctx: Any, saved: Sequence[Tensor]) -> list[Ten
         if ctx.others is None:
             raise RuntimeError("the inputs of a compiled graph were freed after its backward; "
                                "specify retain_graph=True in that call")  # fmt: skip
-        if [ctx.others[k]._version for k in what.versioned] != ctx.versions:
+        found.update(zip(what.others, ctx.others, strict=True))
+        given = tuple(found[i] for i in range(what.n_inputs))
+        if tuple(map(_version, what.pick_versioned(given))) != ctx.versions:
             raise RuntimeError("an input of a compiled graph has been modified by an inplace "
                                "operation before its gradients were differentiated")  # fmt: skip
-        found.update(zip(what.others, ctx.others, strict=True))
     return [found[i] for i in range(what.n_inputs)]
 
 
