@@ -292,6 +292,22 @@ def test_gradient_with_other_strides():
     assert_same(run(torchweld.compile(two)), run(two))
 
 
+@pytest.mark.parametrize("tangent", [
+    lambda: torch._efficientzerotensor(4, 5),
+    lambda: torch.complex(torch.ones(4, 5), torch.arange(20.0).view(4, 5)).conj().imag,
+    lambda: torch.nn.Parameter(torch.ones(4, 5)),
+    lambda: torch.ones(5).expand(4, 5),
+], ids=["zero", "negative", "parameter", "expanded"])  # fmt: skip
+def test_gradient_that_is_no_plain_memory(tangent):
+    def run(f):
+        x, w = copied(X), copied(W)
+        outs = f(x, w)
+        torch.autograd.backward([outs[0], outs[1]], [tangent(), torch.ones(4, 5)])
+        return [x.grad, w.grad]
+
+    assert_same(run(torchweld.compile(two)), run(two))
+
+
 def test_given_gradient_is_not_shared_with_the_input():
     x, g = copied(X), torch.ones(4, 5)
     torchweld.compile(lambda x: x.clone() * 1.0)(x).backward(g)
