@@ -44,6 +44,7 @@ setup(
                 "src/torchweld/runtime/_cuda.c",
                 "src/torchweld/runtime/_gemm.c",
                 "src/torchweld/runtime/_graph.c",
+                "src/torchweld/runtime/_lend.c",
                 "src/torchweld/runtime/_trace.c",
                 "src/torchweld/runtime/_memory.c",
                 "src/torchweld/runtime/_parallel.c",

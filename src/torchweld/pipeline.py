@@ -69,6 +69,8 @@ from torchweld.ir.static_shapes import has_free_symbols
 from torchweld.lower.freeze import freeze
 from torchweld.lower.run import lower
 from torchweld.runtime import triton_service
+from torchweld.runtime.cudagraph import Borrowing
+from torchweld.runtime.cudagraph_plan import Lending
 from torchweld.runtime.executable import Executable, make_executable
 from torchweld.runtime.gradients import Differentiable, Gradients
 
@@ -376,9 +378,11 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
     return _counted(Compiled(executable, executable))
 
 
-def _executable(program: Program, owned: frozenset[int], settings: GraphSettings) -> Executable:
+def _executable(program: Program, owned: frozenset[int], settings: GraphSettings,
+                lending: Lending | None = None, borrowing: Borrowing | None = None) -> Executable:
     with events.timed("runtime"):
-        return make_executable(program, config.current(), INCLUDE, owned, settings.cuda_graphs)
+        return make_executable(program, config.current(), INCLUDE, owned, settings.cuda_graphs,
+                               lending, borrowing)  # fmt: skip
 
 
 def _counted(compiled: Compiled) -> Compiled:
@@ -394,7 +398,8 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
         parts = joint(gm, replace(cfg, memory_budget=settings.memory_budget))
     dump(number, "graph", "fx", lambda: str(parts.forward.forward), "graph")
     program = loops_to_program(_lowered(parts.forward), number)
-    executable = _executable(program, owned_inputs(gm), settings)
+    lending = Lending(len(parts.saved), parts.kept_results)
+    executable = _executable(program, owned_inputs(gm), settings, lending)
     plain = restoring(gm, gm.forward)
     if not program.meta["mutated"]:
         executable.explain = plain
@@ -428,7 +433,8 @@ def _backward(compiled: weakref.ref[Compiled], parts: Joint, number: int, static
         dump(number, "backward_graph", "fx", lambda: str(cut.pair.forward), "graph")
         with Compiling():
             program = loops_to_program(_lowered(cut.pair), number, "backward_")
-            executable = _executable(program, static, settings)
+            executable = _executable(program, static, settings, Lending(least=0),
+                                     _borrowing(compiled(), parts))  # fmt: skip
     except Exception as error:
         if cfg.mode == "strict":
             raise
@@ -443,6 +449,17 @@ def _backward(compiled: weakref.ref[Compiled], parts: Joint, number: int, static
     if owner is not None:
         owner.backwards.append(executable)
     return Gradients(executable, cut.gradients)
+
+
+def _borrowing(compiled: Compiled | None, parts: Joint) -> Borrowing | None:
+    """Which inputs of the backwards are outputs of the forward."""
+    if compiled is None or compiled.executable is None:
+        return None
+    lending = Lending(len(parts.saved), parts.kept_results)
+    n_results, n_saved = len(parts.tangents), len(parts.saved)
+    outputs = (*parts.kept_results, *range(n_results, n_results + n_saved))
+    sources = dict(enumerate(outputs, len(parts.kept_inputs)))
+    return Borrowing(compiled.executable, lending, sources)
 
 
 def _lowered(pair: GraphPair) -> LoopGraph:

@@ -99,3 +99,105 @@ def test_model_trains_as_in_eager(name):
     torch.testing.assert_close(curves[0], curves[1], rtol=5e-3, atol=1e-3)
     assert (STATISTICS.graphs, STATISTICS.breaks, STATISTICS.aten_graphs) == (1, 0, 0)
     assert STATISTICS.internal_errors == 0
+
+
+# ---------------------------------------------------------------- CUDA graphs
+def block(x, w, v):
+    return (F.gelu(x @ w) @ v).softmax(-1)
+
+
+def weights():
+    torch.manual_seed(4)
+    return [leaf(512, 512, dtype=torch.float32) for _ in range(3)]
+
+
+def executables():
+    (made,) = STATISTICS.compiled
+    return made.executable, *made.backwards
+
+
+def expect(got, *inputs):
+    want = torch.autograd.grad(block(*inputs).square().sum(), inputs)
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-3, atol=1e-4)
+
+
+def test_forward_and_backward_are_one_graph_each_without_copies_of_what_is_saved():
+    torchweld.reset()
+    compiled, (x, w, v) = torchweld.compile(block), weights()
+    for _ in range(STEPS):
+        expect(torch.autograd.grad(compiled(x, w, v).square().sum(), (x, w, v)), x, w, v)
+    forward, backward = executables()
+    assert len(forward.graphs) == len(backward.graphs) == 1
+    assert forward.graphs[0][4] > 0 and forward.graphs[0][5] >= 3 <= backward.graphs[0][5]
+
+
+def test_forwards_that_wait_are_not_overwritten():
+    torchweld.reset()
+    compiled, (x, w, v) = torchweld.compile(block), weights()
+    for _ in range(STEPS):
+        xs = [leaf(512, 512, dtype=torch.float32) for _ in range(5)]
+        outs = [compiled(x, w, v).square().sum() for x in xs]
+        for i in (3, 0, 4, 1, 2):
+            expect(torch.autograd.grad(outs[i], (xs[i], w, v)), xs[i], w, v)
+
+
+def test_a_retained_graph_is_not_overwritten():
+    torchweld.reset()
+    compiled, (x, w, v) = torchweld.compile(block), weights()
+    first = None
+    for _ in range(STEPS):
+        out = compiled(x, w, v).square().sum()
+        first = out if first is None else first
+        expect(torch.autograd.grad(out, (x, w, v), retain_graph=out is first), x, w, v)
+    other = leaf(512, 512, dtype=torch.float32)
+    for _ in range(3):
+        compiled(other, w, v)
+        expect(torch.autograd.grad(first, (x, w, v), retain_graph=True), x, w, v)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_are_the_users_to_keep_and_to_accumulate(set_to_none):
+    torchweld.reset()
+    compiled, leaves = torchweld.compile(block), weights()
+    twins = [x.detach().clone().requires_grad_() for x in leaves]
+    kept = []
+    for step in range(2 * STEPS):
+        if step % 3 == 0:
+            for x in (*leaves, *twins):
+                kept += [(x.grad, x.grad.clone())] if set_to_none and x.grad is not None else []
+                if x.grad is not None:
+                    x.grad = None if set_to_none else x.grad.zero_()
+        compiled(*leaves).square().sum().backward()
+        block(*twins).square().sum().backward()
+        for x, twin in zip(leaves, twins, strict=True):
+            torch.testing.assert_close(x.grad, twin.grad, rtol=1e-3, atol=1e-4)
+    assert all(torch.equal(now, then) for now, then in kept)
+
+
+def test_hooks_that_keep_what_is_saved_keep_its_values():
+    torchweld.reset()
+    compiled, (x, w, v) = torchweld.compile(block), weights()
+    for _ in range(3):
+        expect(torch.autograd.grad(compiled(x, w, v).square().sum(), (x, w, v)), x, w, v)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: kept.append((t, t.clone())) or t, lambda t: t
+    ):
+        out = compiled(x, w, v).square().sum()
+    expect(torch.autograd.grad(out, (x, w, v)), x, w, v)
+    for _ in range(3):
+        compiled(leaf(512, 512, dtype=torch.float32), w, v).square().sum().backward()
+    assert kept and all(torch.equal(now, then) for now, then in kept)
+
+
+def test_steps_on_streams_of_their_own():
+    torchweld.reset()
+    compiled, (x, w, v) = torchweld.compile(block), weights()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    for i in range(2 * STEPS):
+        with torch.cuda.stream(streams[i % 2]):
+            out = compiled(x, w, v).square().sum()
+            got = torch.autograd.grad(out, (x, w, v))
+        torch.cuda.synchronize()
+        expect(got, x, w, v)

@@ -93,6 +93,47 @@ def test_second_backward_without_the_graph_is_an_error():
         out.backward()
 
 
+def test_second_backward_of_what_saves_nothing_is_none():
+    x = copied(X)
+    out = torchweld.compile(lambda x: x * 2 + 1)(x)
+    for _ in range(2):
+        out.sum().backward()
+    assert newest().backwards and torch.equal(x.grad, torch.full_like(x, 4.0))
+
+
+def saving_node(out):
+    """The node of a compiled forward."""
+    node = out.grad_fn
+    while not hasattr(node, "kept"):
+        node = node.next_functions[0][0]
+    return node
+
+
+def test_a_backward_frees_what_was_saved_unless_the_graph_is_retained():
+    x, w = copied(X), copied(W)
+    out = torchweld.compile(lambda x, w: ((x @ w).sin() @ w).relu())(x, w).sum()
+    node = saving_node(out)
+    assert node.kept
+    out.backward(retain_graph=True)
+    assert node.kept
+    out.backward()
+    assert not node.kept
+
+
+def test_an_input_that_a_transform_left_behind():
+    left = []
+
+    def leaking(x):
+        left.append(x * 1)
+        return (x * x).sum()
+
+    torch.func.grad(leaking)(torch.randn(4, 5))
+    w = copied(W)
+    out = torchweld.compile(lambda x, w: (x @ w).exp())(left[0], w)
+    out.sum().backward()
+    torch.testing.assert_close(w.grad, torch.autograd.grad((left[0] @ w).exp().sum(), w)[0])
+
+
 def test_second_derivative():
     def penalty(f):
         x, w = copied(X), copied(W)
@@ -211,6 +252,24 @@ def test_saved_tensor_hooks_see_what_is_saved():
     assert packed
 
 
+def test_saved_tensor_hooks_may_replace_what_only_the_backward_reads():
+    fn = lambda x, w: ((x @ w).sin() @ w).relu()
+    compiled, seen = torchweld.compile(fn), []
+
+    def run(f):
+        x, w = copied(X), copied(W)
+        f(x, w).sum().backward()
+        return [x.grad, w.grad]
+
+    want = run(compiled)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: seen.append(t) or t.numpy(force=True).copy(), torch.from_numpy
+    ):
+        got = run(compiled)
+    assert_same(got, want)
+    assert len(seen) > 2 and len({t.data_ptr() for t in seen}) == len(seen)
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoint_around_a_compiled_function(reentrant):
     compiled = torchweld.compile(two)
@@ -228,6 +287,22 @@ def test_gradient_with_other_strides():
         x, w = copied(X), copied(W)
         out = f(x, w)[0]
         out.backward(torch.ones(5, 4).t())
+        return [x.grad, w.grad]
+
+    assert_same(run(torchweld.compile(two)), run(two))
+
+
+@pytest.mark.parametrize("tangent", [
+    lambda: torch._efficientzerotensor(4, 5),
+    lambda: torch.complex(torch.ones(4, 5), torch.arange(20.0).view(4, 5)).conj().imag,
+    lambda: torch.nn.Parameter(torch.ones(4, 5)),
+    lambda: torch.ones(5).expand(4, 5),
+], ids=["zero", "negative", "parameter", "expanded"])  # fmt: skip
+def test_gradient_that_is_no_plain_memory(tangent):
+    def run(f):
+        x, w = copied(X), copied(W)
+        outs = f(x, w)
+        torch.autograd.backward([outs[0], outs[1]], [tangent(), torch.ones(4, 5)])
         return [x.grad, w.grad]
 
     assert_same(run(torchweld.compile(two)), run(two))

@@ -181,16 +181,35 @@ static PyObject *output(Executable *x, Frame *f, PyObject *const *inputs, int n)
     return Py_XNewRef(f->objects[n]);
 }
 
-static PyObject *outputs_of(Executable *x, Frame *f, PyObject *const *inputs)
+/* Outputs [first, end) as a tuple of `size` items. */
+static PyObject *outputs_between(Executable *x, Frame *f, PyObject *const *inputs, int first, int end,
+                                 int size)
 {
-    PyObject *result = PyTuple_New(x->n_outputs);
-    for (int i = 0; result && i < x->n_outputs; i++) {
+    PyObject *result = PyTuple_New(size);
+    for (int i = first; result && i < end; i++) {
         PyObject *made = output(x, f, inputs, x->outputs[i]);
         if (!made)
             Py_CLEAR(result);
         else
-            PyTuple_SET_ITEM(result, i, made);
+            PyTuple_SET_ITEM(result, i - first, made);
     }
+    return result;
+}
+
+static PyObject *outputs_of(Executable *x, Frame *f, PyObject *const *inputs)
+{
+    int shown = x->n_outputs - x->n_saved;
+    PyObject *result = outputs_between(x, f, inputs, 0, shown, shown + x->saves);
+    if (!result || !x->saves)
+        return result;
+    PyObject *saved = f->saved;
+    f->saved = NULL;
+    if (!saved && (saved = outputs_between(x, f, inputs, shown, x->n_outputs, x->n_saved)))
+        lent_keep(x, f, saved);
+    if (saved)
+        PyTuple_SET_ITEM(result, shown, saved);
+    else
+        Py_CLEAR(result);
     return result;
 }
 
@@ -276,7 +295,10 @@ static PyObject *call(Executable *x, PyObject *const *inputs)
     if (status == 0)
         result = outputs_of(x, f, inputs);
     if (result) {
+        struct Instance *settling = f->settles ? f->served : NULL;
         frame_give(x, f);
+        if (settling)
+            lent_settle(x, settling);
     } else {
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
@@ -433,6 +455,11 @@ static PyObject *get_driver(PyObject *self, void *unused)
     return PyUnicode_FromString("native");
 }
 
+static PyObject *get_saves(PyObject *self, void *unused)
+{
+    return PyBool_FromLong(((Executable *)self)->saves);
+}
+
 static PyObject *get_program(PyObject *self, void *unused)
 {
     return Py_NewRef(((Executable *)self)->program);
@@ -476,6 +503,9 @@ static PyMethodDef executable_methods[] = {
     {"forget", executable_forget, METH_NOARGS, "Ask for the constants again at the next call."},
     {"graphs_on", graphs_on, METH_VARARGS, "Allow CUDA graphs, recorded by a callable."},
     {"graphs_keep", graphs_keep, METH_O, "Drop all graphs but the n that were used last."},
+    {"save_last", save_last, METH_O, "Give the last n outputs as one tuple behind the others."},
+    {"lent", lent_addresses, METH_NOARGS, "The addresses of what graphs lend."},
+    {"pending", pending_addresses, METH_NOARGS, "Where the inputs of the call in flight are."},
     {"graphs_off", graphs_off, METH_O, "Run as a launch list from now on, and why."},
     {"products_on", products_on, METH_VARARGS, "Let cuBLASLt compute products, as planned."},
     {"prepare", graph_prepare, METH_VARARGS, "Begin a graph of the call that asked for one."},
@@ -486,6 +516,7 @@ static PyMethodDef executable_methods[] = {
 
 static PyGetSetDef executable_getset[] = {
     {"driver", get_driver, NULL, "\"native\"", NULL},
+    {"saves", get_saves, NULL, "Whether the last outputs are one tuple behind the others.", NULL},
     {"program", get_program, NULL, "The Program that this runs.", NULL},
     {"explain", get_explain, set_explain, "Raises eager's error when a kernel fails.", NULL},
     {"eager", get_eager, set_eager, "Does in eager what a call does.", NULL},
@@ -516,6 +547,12 @@ static PyMethodDef module_methods[] = {
     {"describe", torch_describe, METH_O, "A tensor as the driver reads it (self-test)."},
     {"make", torch_make, METH_VARARGS, "A fresh uint8 tensor (self-test)."},
     {"calibrate", torch_calibrate, METH_VARARGS, "Learn how owners of a storage are counted."},
+    {"find_keys", torch_find_keys, METH_O, "Learn where a tensor has its dispatch keys."},
+    {"note_plain", torch_note_plain, METH_O, "A tensor that is memory and nothing else."},
+    {"all_plain", (PyCFunction)(void (*)(void))torch_all_plain, METH_FASTCALL,
+     "Whether all are tensors that are known to be memory and nothing else."},
+    {"all_fit", (PyCFunction)(void (*)(void))torch_all_fit, METH_FASTCALL,
+     "Whether all are such tensors with given strides."},
     {"cuda_init", cuda_init, METH_VARARGS, "Find the CUDA driver's entry points."},
     {"cuda_load", cuda_load, METH_VARARGS, "A kernel of a cubin."},
     {"capture_begin", capture_begin, METH_O, "Capture torch's current stream of a device."},

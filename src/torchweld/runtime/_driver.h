@@ -79,6 +79,9 @@ typedef struct Torch {
     int32_t u8;                           /* dtype code */
     uint16_t keys[16];                    /* dispatch keys that Calls run without */
     int n_keys;
+    int key_word;                         /* index in the TensorImpl of its dispatch keys, or 0 */
+    uint64_t plain_keys[16];              /* those of tensors that are memory and nothing else */
+    int n_plain;
     int storage_word;                     /* index in the TensorImpl of its StorageImpl, or 0 */
     uint64_t unique_count;                /* reference word of a StorageImpl with one owner */
     int huge_pages;                       /* madvise is worth calling */
@@ -93,6 +96,10 @@ PyObject *torch_init(PyObject *self, PyObject *args);
 PyObject *torch_describe(PyObject *self, PyObject *tensor);
 PyObject *torch_make(PyObject *self, PyObject *args);
 PyObject *torch_calibrate(PyObject *self, PyObject *args);
+PyObject *torch_find_keys(PyObject *self, PyObject *samples);
+PyObject *torch_note_plain(PyObject *self, PyObject *tensor);
+PyObject *torch_all_plain(PyObject *self, PyObject *const *args, Py_ssize_t n);
+PyObject *torch_all_fit(PyObject *self, PyObject *const *args, Py_ssize_t n);
 
 static inline Handle handle_of(PyObject *tensor)
 {
@@ -220,6 +227,9 @@ typedef struct Frame {
     char capturing;       /* CUDA: into a graph of the user's: keep nothing of it */
     int cloned;           /* inputs that kernels cannot read where they are, and so were copied */
     struct Instance *trace;  /* CUDA: what is being recorded, or NULL */
+    struct Instance *served; /* CUDA: the graph that ran, until the end of the call, or NULL */
+    PyObject *saved;         /* what it saves, to be given out, or NULL */
+    char settles;            /* it gives that out for the first time */
 } Frame;
 
 #define SPARES 4
@@ -249,6 +259,7 @@ typedef struct {
     int n_frozen, n_constants;
     int n_inputs;         /* constants included: they follow what the call is given */
     int n_tensors, n_steps, n_outputs, n_groups, n_mutated, verify, guarded;
+    int n_saved, saves;   /* if it saves: the last so many outputs are one tuple behind the others */
     int max_args, max_stack, n_draws;
     int running;          /* calls in flight; read and written with the interpreter held */
     int64_t arena_bytes;
@@ -358,6 +369,13 @@ PyObject *graph_evict(PyObject *self, PyObject *unused);
 PyObject *capture_begin(PyObject *self, PyObject *device);
 PyObject *capture_end(PyObject *self, PyObject *device);
 PyObject *capture_drop(PyObject *self, PyObject *graph);
+
+/* lend.c: saved tensors that a graph gives out every time */
+void lent_keep(Executable *x, Frame *f, PyObject *saved);  /* give these out from now on */
+void lent_settle(Executable *x, struct Instance *in);      /* the call that made them is over */
+PyObject *lent_addresses(PyObject *self, PyObject *unused);
+PyObject *pending_addresses(PyObject *self, PyObject *unused);
+PyObject *save_last(PyObject *self, PyObject *number);
 
 /* build.c */
 int *numbers(PyObject *row, int *n, int low, int high);

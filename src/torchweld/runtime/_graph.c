@@ -50,11 +50,9 @@ void instance_free(Instance *in)
         PyMem_Free(in->nodes[i].values);
         PyMem_Free(in->nodes[i].slots);
     }
-    for (int i = 0; i < in->n_lent; i++)
-        if (in->lent[i].holder)
-            torch.delete_handle(in->lent[i].holder);
+    lent_free(in);
     void *arrays[] = {in->roles, in->nodes, in->copies, in->patches,
-                      in->moving, in->fixed, in->lent, in->dirty};
+                      in->moving, in->fixed, in->dirty};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         PyMem_Free(arrays[i]);
     PyObject *keep = in->keep, *change = in->change_pool;
@@ -103,6 +101,7 @@ void graphs_free(Executable *x)
     PyMem_Free(g->root);
     PyMem_Free(g->tail);
     PyMem_Free(g->made);
+    PyMem_Free(g->shown);
     PyMem_Free(g->seen);
     Py_CLEAR(g->record);
     Py_CLEAR(g->admit);
@@ -128,19 +127,6 @@ static void turn_off(Graphs *g, const char *why)
 
 /* ---------------------------------------------------------------- choosing */
 
-/* Whether nobody has what an earlier call lent out, and it is still where the graph writes. */
-static int returned(const Instance *in)
-{
-    void *data;
-    for (int i = 0; i < in->n_lent; i++) {
-        const Lent *l = &in->lent[i];
-        if (!storage_unique(l->holder) || torch.get_data_ptr(l->holder, &data) ||
-            data != l->address)
-            return 0;
-    }
-    return 1;
-}
-
 static int in_place(const Instance *in, const Frame *f)
 {
     for (int i = 0; i < in->n_fixed; i++)
@@ -157,7 +143,7 @@ static Instance *pick(Graphs *g, const Frame *f)
     for (Instance **at = &g->first; *at; at = &(*at)->next) {
         Instance *in = *at;
         if (in->inference != f->inference || in->settings != settings || !in_place(in, f) ||
-            !returned(in))
+            !lent_is_back(in))
             continue;
         if (!best || (in->n_lent && !(*best)->n_lent))
             best = at;
@@ -182,21 +168,6 @@ int provide(Executable *x, Frame *f, Instance *in)
         int n = g->made[i];
         if (in->roles[n] != HELD && !f->handles[n] && frame_alloc(x, f, n) < 0)
             return -1;
-    }
-    return 0;
-}
-
-static int lend(Executable *x, Frame *f, Instance *in)
-{
-    for (int i = 0; i < in->n_lent; i++) {
-        int n = in->lent[i].tensor;
-        Spec *s = &x->specs[n];
-        if (torch.reinterpret(in->lent[i].holder, s->ndim, s->sizes, s->strides, 0,
-                              &f->handles[n])) {
-            PyErr_Format(torch.internal_error, "tensor %d of a graph cannot be given out", n);
-            return -1;
-        }
-        f->owned[n] = 1;
     }
     return 0;
 }
@@ -397,8 +368,11 @@ int graph_call(Executable *x, Frame *f, PyObject *const *inputs)
     int done = in ? instance_run(x, f, in) : 0;
     if (done == 0)
         take_back(x, f);
+    if (done > 0)
+        f->served = in;
     PyThreadState *saved = NULL;
-    for (int i = 0; done > 0 && i < g->n_tail; i++)
+    int n_views = done > 0 && in->saved ? g->n_shown_tail : g->n_tail;
+    for (int i = 0; done > 0 && i < n_views; i++)
         if (make_view(x, f, &x->steps[g->tail[i]], inputs, &saved) < 0)
             done = -1;
     return done;
@@ -428,13 +402,24 @@ PyObject *graphs_keep(PyObject *self, PyObject *number)
     Py_RETURN_NONE;
 }
 
-/* graphs_on(record, admit, root, tail, made) */
+static int note_shown(Executable *x, Graphs *g)
+{
+    g->shown = PyMem_Calloc((size_t)x->n_tensors + 1, 1);
+    for (int i = 0; g->shown && i < x->n_outputs - x->n_saved; i++)
+        if (x->outputs[i] >= 0)
+            g->shown[g->root[x->outputs[i]]] = 1;
+    return g->shown != NULL;
+}
+
+/* graphs_on(record, admit, root, tail, made, n_shown): the first n_shown of `tail` are those that
+ * outputs which are not saved need. */
 PyObject *graphs_on(PyObject *self, PyObject *args)
 {
     Executable *x = (Executable *)self;
     PyObject *record, *admit, *root, *tail, *made;
-    if (!PyArg_ParseTuple(args, "OOO!O!O!", &record, &admit, &PyTuple_Type, &root, &PyTuple_Type, &tail,
-                          &PyTuple_Type, &made))
+    int n_shown;
+    if (!PyArg_ParseTuple(args, "OOO!O!O!i", &record, &admit, &PyTuple_Type, &root, &PyTuple_Type,
+                          &tail, &PyTuple_Type, &made, &n_shown))
         return NULL;
     if (x->device < 0 || x->graphs)
         return PyErr_Format(PyExc_ValueError, "no device, or graphs are on already");
@@ -448,7 +433,9 @@ PyObject *graphs_on(PyObject *self, PyObject *args)
     g->tail = g->root ? numbers(tail, &g->n_tail, 0, x->n_steps) : NULL;
     g->made = g->tail ? numbers(made, &g->n_made, x->n_inputs, x->n_tensors) : NULL;
     g->seen = PyMem_Calloc(x->n_inputs ? (size_t)x->n_inputs : 1, sizeof *g->seen);
-    int good = g->made && g->seen && g->n_root == x->n_tensors;
+    g->n_shown_tail = n_shown;
+    int good = g->made && g->seen && g->n_root == x->n_tensors && n_shown >= 0 &&
+               n_shown <= g->n_tail && note_shown(x, g);
     for (int i = 0; good && i < g->n_tail; i++)
         good = x->steps[g->tail[i]].kind == S_VIEW;
     if (!good) {

@@ -53,10 +53,13 @@ typedef struct {
     void *address;
 } Fixed;
 
+/* rest: the storage's owners while nobody has the saved tensors that live in it; 0: not known. */
 typedef struct {
     int tensor;
+    char saved;           /* only what is saved lives in it */
     Handle holder;
     void *address;
+    uint64_t rest;
 } Lent;
 
 typedef struct Instance {
@@ -79,6 +82,9 @@ typedef struct Instance {
     void *last_stream;
     int64_t lent_bytes, copied_bytes;
     uint64_t stamp, runs;
+    PyObject *saved;             /* the tensors of what is saved, given out every time, or NULL */
+    uint64_t *saved_rest;        /* by saved tensor: its owners while nobody has it */
+    char all_saved;              /* whether all that is saved lives in lent memory of its own */
     PyObject *keep;              /* what must live as long: a memory pool */
     PyObject *change_pool;       /* while tracing: (bool) -> None, around a Call that makes HELD */
 } Instance;
@@ -90,7 +96,9 @@ typedef struct Graphs {
     int *root;                   /* by tensor number: the tensor whose memory it is in */
     int *tail;                   /* steps that make views for the outputs */
     int *made;                   /* tensors that a graph must provide for the outputs */
+    char *shown;                 /* by tensor number: whether an output that is not saved lives there */
     int n_tail, n_made, n_root;
+    int n_shown_tail;            /* the steps of `tail` that outputs which are not saved need */
     void **seen;                 /* addresses of the inputs at the last launch list */
     unsigned long thread;        /* that ran it: it has warm libraries */
     int runs;                    /* launch lists so far */
@@ -105,5 +113,11 @@ typedef struct Graphs {
 void instance_free(Instance *in);
 void instance_link(Instance *in);
 int provide(Executable *x, Frame *f, Instance *in);  /* the outputs of a call; -1 with exception */
+
+/* lend.c */
+int lent_is_back(const Instance *in);      /* whether nobody has what an earlier call lent out */
+int lend(Executable *x, Frame *f, Instance *in);
+int hold_lent(Executable *x, Frame *t);    /* keep the storages of what a recording lends */
+void lent_free(Instance *in);
 
 #endif

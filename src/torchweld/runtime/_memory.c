@@ -263,7 +263,9 @@ void frame_give(Executable *x, Frame *f)
     for (int n = f->cloned ? 0 : x->n_inputs; n < x->n_tensors; n++)
         if (x->specs[n].place != ARENA && (n >= x->n_inputs || f->owned[n]))
             frame_drop(x, f, n);
-    f->cloned = 0;
+    f->cloned = f->settles = 0;
+    f->served = NULL;
+    Py_CLEAR(f->saved);
     pthread_mutex_lock(&x->mutex);
     Frame *spare = x->idle || f->capturing ? f : NULL;
     if (!spare)

@@ -308,3 +308,96 @@ done:
     }
     return Py_BuildValue("iK", torch.storage_word, (unsigned long long)torch.unique_count);
 }
+
+/* ---------------------------------------------------------------- dispatch keys */
+
+/* find_keys(((tensor, keys), ...)): where a tensor has its dispatch keys; whether that was found. */
+PyObject *torch_find_keys(PyObject *self, PyObject *samples)
+{
+    torch.key_word = torch.n_plain = 0;
+    Py_ssize_t n = PyTuple_Check(samples) ? PyTuple_GET_SIZE(samples) : 0;
+    for (int word = 1; n && word < 40 && !torch.key_word; word++) {
+        Py_ssize_t same = 0;
+        for (; same < n; same++) {
+            PyObject *tensor;
+            unsigned long long keys;
+            if (!PyArg_ParseTuple(PyTuple_GET_ITEM(samples, same), "OK", &tensor, &keys))
+                return NULL;
+            if ((*(uint64_t **)handle_of(tensor))[word] != keys)
+                break;
+        }
+        if (same == n)
+            torch.key_word = word;
+    }
+    return PyBool_FromLong(torch.key_word);
+}
+
+static uint64_t keys_of(PyObject *tensor)
+{
+    return (*(uint64_t **)handle_of(tensor))[torch.key_word];
+}
+
+/* note_plain(tensor): what has the same dispatch keys is memory and nothing else. */
+PyObject *torch_note_plain(PyObject *self, PyObject *tensor)
+{
+    int room = sizeof torch.plain_keys / sizeof *torch.plain_keys;
+    if (torch.key_word && torch.n_plain < room && PyObject_TypeCheck(tensor, torch.tensor_type))
+        torch.plain_keys[torch.n_plain++] = keys_of(tensor);
+    Py_RETURN_NONE;
+}
+
+static int is_plain(PyObject *x, PyObject *exact)
+{
+    if (x == Py_None)
+        return 1;
+    if (exact == Py_None ? !PyObject_TypeCheck(x, torch.tensor_type)
+                         : (PyObject *)Py_TYPE(x) != exact)
+        return 0;
+    uint64_t keys = keys_of(x);
+    for (int i = 0; i < torch.n_plain; i++)
+        if (torch.plain_keys[i] == keys)
+            return 1;
+    return 0;
+}
+
+/* all_plain(items, type): whether each is None or a tensor, of this type unless that is None, that
+ * is known to be memory and nothing else. */
+PyObject *torch_all_plain(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (n != 2 || !PyTuple_Check(args[0]))
+        return PyErr_Format(PyExc_TypeError, "a tuple and a type or None");
+    int plain = torch.key_word != 0;
+    for (Py_ssize_t i = 0; plain && i < PyTuple_GET_SIZE(args[0]); i++)
+        plain = is_plain(PyTuple_GET_ITEM(args[0], i), args[1]);
+    return PyBool_FromLong(plain);
+}
+
+/* Whether a tensor's strides are these. */
+static int has_strides(PyObject *tensor, PyObject *wanted)
+{
+    Handle h = handle_of(tensor);
+    int64_t ndim, *strides;
+    if (!PyTuple_Check(wanted) || torch.get_dim(h, &ndim) || torch.get_strides(h, &strides) ||
+        ndim != PyTuple_GET_SIZE(wanted))
+        return 0;
+    for (int64_t i = 0; i < ndim; i++)
+        if (PyLong_AsLongLong(PyTuple_GET_ITEM(wanted, i)) != strides[i])
+            return 0;
+    return 1;
+}
+
+/* all_fit(items, type, strides): whether the items are plain tensors of this type with these strides,
+ * and None where the strides are. */
+PyObject *torch_all_fit(PyObject *self, PyObject *const *args, Py_ssize_t n)
+{
+    if (n != 3 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "a tuple, a type and a tuple");
+    Py_ssize_t count = PyTuple_GET_SIZE(args[0]);
+    int fit = torch.key_word && count == PyTuple_GET_SIZE(args[2]);
+    for (Py_ssize_t i = 0; fit && i < count; i++) {
+        PyObject *x = PyTuple_GET_ITEM(args[0], i), *strides = PyTuple_GET_ITEM(args[2], i);
+        fit = (x == Py_None) == (strides == Py_None) && is_plain(x, args[1]) &&
+              (x == Py_None || has_strides(x, strides));
+    }
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(fit);
+}

@@ -97,6 +97,14 @@ int trace_launch(Executable *x, Frame *f, Step *s, void **params)
     return status;
 }
 
+/* Take memory from where no other graph does, or from where all do. */
+static int change_pool(Instance *in, int lends)
+{
+    PyObject *done = PyObject_CallFunction(in->change_pool, "i", lends);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
 /* Operators whose results are lent take them from memory that no other graph uses. */
 int trace_call(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved)
 {
@@ -107,19 +115,35 @@ int trace_call(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThre
     if (!lends)
         return call_step(x, f, s, inputs, saved);
     take_gil(saved);
-    PyObject *done = PyObject_CallFunction(in->change_pool, "i", 1);
-    if (!done)
+    if (change_pool(in, 1) < 0)
         return -1;
-    Py_DECREF(done);
     int status = call_step(x, f, s, inputs, saved);
     take_gil(saved);
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    done = PyObject_CallFunction(in->change_pool, "i", 0);
-    Py_XDECREF(done);
-    if (status < 0)
+    if (change_pool(in, 0) < 0)
+        status = -1;
+    else
         PyErr_Restore(type, value, trace);
-    return done ? status : -1;
+    return status;
+}
+
+/* The same for what kernels of ours write. */
+static int allocate_lent(Executable *x, Frame *t)
+{
+    Instance *in = t->trace;
+    Graphs *g = x->graphs;
+    int status = 0, n_lent = 0;
+    for (int i = 0; i < g->n_made; i++)
+        n_lent += in->roles[g->made[i]] == HELD && x->specs[g->made[i]].place == FRESH;
+    if (!n_lent)
+        return 0;
+    if (change_pool(in, 1) < 0)
+        return -1;
+    for (int i = 0; i < g->n_made && status == 0; i++)
+        if (in->roles[g->made[i]] == HELD && x->specs[g->made[i]].place == FRESH)
+            status = frame_alloc(x, t, g->made[i]);
+    return change_pool(in, 0) < 0 ? -1 : status;
 }
 
 /* ---------------------------------------------------------------- copies */
@@ -185,29 +209,6 @@ static int copy_out(Executable *x, Frame *f, Frame *t)
         }
         if (add_copy(t, n, 1, f->pointers[n], inside, x->specs[n].bytes) < 0)
             return -1;
-    }
-    return 0;
-}
-
-/* Keep the storage of what is lent. */
-static int hold_lent(Executable *x, Frame *t)
-{
-    Instance *in = t->trace;
-    Graphs *g = x->graphs;
-    for (int i = 0; i < g->n_made; i++) {
-        int n = g->made[i];
-        Spec *s = &x->specs[n];
-        if (in->roles[n] != HELD)
-            continue;
-        Lent *l = &in->lent[in->n_lent];
-        if (!t->handles[n] || torch.get_data_ptr(t->handles[n], &l->address) ||
-            torch.reinterpret(t->handles[n], s->ndim, s->sizes, s->strides, 0, &l->holder)) {
-            PyErr_Format(torch.internal_error, "output %d cannot be held", n);
-            return -1;
-        }
-        l->tensor = n;
-        in->n_lent++;
-        in->lent_bytes += s->bytes;
     }
     return 0;
 }
@@ -279,7 +280,7 @@ static int trace_in(Executable *x, Frame *f, Frame *t, PyObject *const *inputs, 
         }
     }
     memcpy(t->drawn, f->drawn, 2 * (size_t)x->n_draws * sizeof *t->drawn);
-    if (frame_arena(x, t) < 0)
+    if (allocate_lent(x, t) < 0 || frame_arena(x, t) < 0)
         return -1;
     PyThreadState *saved = NULL;
     int status = run_steps(x, t, given, &saved);

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,11 +30,14 @@ from torchweld.base.events import emit
 from torchweld.ir.program import Program
 from torchweld.runtime.cuda import device_index
 from torchweld.runtime.cudagraph_plan import (
+    NOTHING_SAVED,
     SMALL_BYTES,
     GraphPlan,
+    Lending,
     NoGraph,
     Role,
     analyse,
+    held_outputs,
     roles,
     span,
 )
@@ -52,19 +55,48 @@ MOST_KEPT = 8
 FAITHFUL_RECORDS = 6
 # Graphs that lend large results; when all are lent, one more graph copies them.
 LENDERS = 2
+# Graphs that lend what is saved for a backward: so many forwards may wait for their backwards. When
+# all are lent, forward and backward are launch lists.
+SAVERS = 3
 # Inputs that are too large to copy may have moved so often before graphs are given up.
 MOST_STRIKES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowing:
+    """sources: by position of an input, which output of `lender` it is, a Program that lends so."""
+
+    lender: object
+    lending: Lending
+    sources: Mapping[int, int]
+
+    def inputs(self) -> frozenset[int]:
+        """The inputs that the lender's graphs lend."""
+        if not isinstance(self.lender, _driver.Executable):
+            return frozenset()
+        held = held_outputs(self.lender.program, self.lending)
+        return frozenset(i for i, k in self.sources.items() if k in held)
+
+    def lent(self) -> set[int] | None:
+        """The addresses that are lent now; None if the lender has no graphs."""
+        lender = self.lender
+        if not isinstance(lender, _driver.Executable) or isinstance(lender.graphs, str):
+            return None
+        return lender.lent()
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What the user and the pipeline want. static: inputs that stay where they are (parameters and
     buffers). forced: a graph also where it is not sure to pay. limit: graphs of the process.
+    lending: what of the outputs is lent. borrowing: which inputs another Executable's graphs lend.
     """
 
     static: frozenset[int] = frozenset()
     forced: bool = False
     limit: int = 64
+    lending: Lending = NOTHING_SAVED
+    borrowing: Borrowing | None = None
 
 
 class Device:
@@ -118,7 +150,7 @@ def device(index: int) -> Device:
 
 def enable(x: _driver.Executable, program: Program, wish: Wish) -> None:
     """Let an Executable run as CUDA graphs where that is possible and pays."""
-    plan = analyse(program, wish.forced)
+    plan = analyse(program, wish.forced, wish.lending)
     best = plan
     if isinstance(plan, GraphPlan):
         everything = roles(plan, frozenset(plan.given), True, wish.forced)
@@ -127,8 +159,9 @@ def enable(x: _driver.Executable, program: Program, wish: Wish) -> None:
         give_up(x, best.why if isinstance(best, NoGraph) else "", wish.forced)
         return
     index = next(device_index(s.device) for s in program.tensors if s.device != "cpu")
-    recorder = Recorder(plan, index, wish)
-    x.graphs_on(recorder, admits, plan.root, plan.tail, plan.made)
+    borrowed = wish.borrowing.inputs() if wish.borrowing is not None else frozenset()
+    recorder = Recorder(plan, index, wish, borrowed)
+    x.graphs_on(recorder, admits, plan.root, plan.tail, plan.made, plan.n_shown)
 
 
 def give_up(x: _driver.Executable, why: str, forced: bool) -> None:
@@ -150,13 +183,15 @@ def admits(index: int) -> bool:
 class Recorder:
     """Records graphs of one Executable when a call finds none that fits.
 
-    moving: inputs that operators read and that do not stay where they are: they are copied.
+    borrowed: inputs that another Executable's graphs lend. moving: inputs that operators read and
+    that do not stay where they are: they are copied.
     strikes: graphs in a row that were of no use because an input too large to copy moved.
     """
 
     plan: GraphPlan
     index: int
     wish: Wish
+    borrowed: frozenset[int] = frozenset()
     moving: set[int] = field(default_factory=set)
     records: int = 0
     lenders: int = 0
@@ -171,9 +206,12 @@ class Recorder:
         if not _lock.acquire(blocking=False):
             return  # another thread records: this call is a launch list
         try:
-            if self._too_often():
+            if not self._borrowing(x) or self._too_often():
                 return
-            found = self._wasted(x, frozenset(moved)) or self._roles(frozenset(moved))
+            found = self._wasted(x, frozenset(moved)) or self._roles(x, frozenset(moved))
+            if found is None:
+                self.records -= 1
+                return
             if isinstance(found, NoGraph):
                 give_up(x, found.why, self.wish.forced)
             else:
@@ -181,6 +219,21 @@ class Recorder:
                 self._try(x, found)
         finally:
             _lock.release()
+
+    def _borrowing(self, x: _driver.Executable) -> bool:
+        """Whether what an earlier graph was to lend is lent by one: it will be there again."""
+        lent = None if self.wish.borrowing is None else self.wish.borrowing.lent()
+        if lent is None:
+            return True
+        at, tensors = x.pending(), self.plan.program.tensors
+        return all(at[n] in lent for n in self.borrowed if span(tensors[n]) > 0)
+
+    def _promised(self) -> frozenset[int]:
+        """The inputs that stay where they are."""
+        p = self.plan.program
+        constants = range(p.n_inputs, p.n_inputs + p.n_constants)
+        lent = self.wish.borrowing is not None and self.wish.borrowing.lent() is not None
+        return self.wish.static.union(constants, self.borrowed if lent else ())
 
     def _too_often(self) -> bool:
         now = time.monotonic()
@@ -192,7 +245,7 @@ class Recorder:
 
     def _wasted(self, x: _driver.Executable, moved: frozenset[int]) -> NoGraph | None:
         """Whether it is no use to record for addresses that are others in every call."""
-        heavy = moved & self.plan.called & self.plan.heavy()
+        heavy = moved & self.plan.called & self.plan.heavy() - self.borrowed
         rows = x.graphs
         if not heavy or isinstance(rows, str) or not rows or rows[0][5] > 2:
             self.strikes = 0
@@ -202,11 +255,10 @@ class Recorder:
             return None
         return NoGraph(f"input {min(heavy)}, which is too large to copy, keeps moving")
 
-    def _roles(self, moved: frozenset[int]) -> bytes | NoGraph:
+    def _roles(self, x: _driver.Executable, moved: frozenset[int]) -> bytes | NoGraph | None:
+        """How the graph finds each tensor; None if this call should be a launch list."""
         plan = self.plan
-        promised = self.wish.static | frozenset(
-            range(plan.program.n_inputs, plan.program.n_inputs + plan.program.n_constants)
-        )
+        promised = self._promised()
         called = frozenset(n for n in plan.given if n in plan.called)
         large = frozenset(n for n in called if span(plan.program.tensors[n]) > SMALL_BYTES)
         self.moving |= (moved & called) - promised - plan.heavy()
@@ -215,7 +267,13 @@ class Recorder:
         static = (promised | large) - self.moving
         if moved & called & static:
             self.lenders = 0
-        found = roles(plan, static, self.lenders < LENDERS, self.wish.forced)
+        rows = x.graphs
+        lending = sum(row[4] > 0 for row in rows) if not isinstance(rows, str) else 0
+        self.lenders = min(self.lenders, lending)
+        lends = self.lenders < (SAVERS if plan.held else LENDERS)
+        if plan.held and not lends:
+            return None
+        found = roles(plan, static, lends, self.wish.forced)
         if isinstance(found, bytes) and Role.HELD in found:
             self.lenders += 1
         return found

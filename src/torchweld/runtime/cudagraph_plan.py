@@ -37,6 +37,8 @@ SMALL_BYTES = 64 << 10
 
 # Places of numbers that kernels may take by value: known before the graph is launched.
 _NUMBERS = ("input", "const", "state")
+# Places of what a Program makes and may give out.
+_OWN = ("extern", "fresh")
 _RANDOM = "nondeterministic_seeded"
 _TAGS = {
     _RANDOM: "draws random numbers",
@@ -65,12 +67,43 @@ class NoGraph:
 
 
 @dataclass(frozen=True, slots=True)
+class Lending:
+    """What of its outputs a graph lends, of those that are not made by our kernels alone.
+
+    saved: the last so many outputs are read by a backward: they are lent, whoever makes them; None
+    for a Program that is no forward. kept: positions of outputs that the backward reads besides.
+    least: other outputs are lent from this size on; None: from LEND_BYTES on, but if something is
+    saved not before a copy is dear, as while they are lent the next call needs a graph with memory
+    of its own for all that is saved.
+    """
+
+    saved: int | None = None
+    kept: tuple[int, ...] = ()
+    least: int | None = None
+
+    def bytes(self, saved_seconds: float) -> float:
+        """From which size on, if a graph saves so much time."""
+        if self.least is not None or not self.saved:
+            return LEND_BYTES if self.least is None else self.least
+        return max(LEND_BYTES, _dear_bytes(saved_seconds))
+
+
+NOTHING_SAVED = Lending()
+
+
+def _dear_bytes(saved_seconds: float) -> float:
+    """What is not worth a copy per call."""
+    return saved_seconds / 4 / COPY_SECONDS_PER_BYTE
+
+
+@dataclass(frozen=True, slots=True)
 class GraphPlan:
     """Who touches what.
 
     root: by tensor, the tensor whose memory it is in. launched, called: roots that our kernels and
     that operators touch; numbers: what kernels take by value. made: roots of the outputs
-    that the Program makes. tail: the steps that make the outputs' views.
+    that the Program makes. tail: the steps that make the outputs' views; n_shown: how many of them
+    outputs need that are not saved. held: roots that are lent whatever their size.
     """
 
     program: Program
@@ -81,14 +114,16 @@ class GraphPlan:
     mutated: frozenset[int]
     made: tuple[int, ...]
     tail: tuple[int, ...]
+    n_shown: int
+    held: frozenset[int]
+    lending: Lending
     launches: int
     calls: int
 
     def heavy(self) -> frozenset[int]:
         """Inputs that are not worth a copy per call."""
-        limit = self.saved_seconds() / 4
-        sizes = {n: span(self.program.tensors[n]) for n in self.given}
-        return frozenset(n for n, size in sizes.items() if size * COPY_SECONDS_PER_BYTE > limit)
+        limit = _dear_bytes(self.saved_seconds())
+        return frozenset(n for n in self.given if span(self.program.tensors[n]) > limit)
 
     def saved_seconds(self) -> float:
         """Host time that a graph saves per call."""
@@ -100,7 +135,9 @@ class GraphPlan:
         return range(self.program.n_inputs + self.program.n_constants)
 
 
-def analyse(p: Program, forced: bool = False) -> GraphPlan | NoGraph:
+def analyse(
+    p: Program, forced: bool = False, lending: Lending = NOTHING_SAVED
+) -> GraphPlan | NoGraph:
     """Who touches what, or why the Program cannot be a graph.
 
     forced: the user promises that operators of other namespaces only work on the GPU.
@@ -120,12 +157,15 @@ def analyse(p: Program, forced: bool = False) -> GraphPlan | NoGraph:
         return NoGraph(why)
     given = p.n_inputs + p.n_constants
     out = [n for n in p.outputs if n is not None]
+    results = p.outputs[: len(p.outputs) - (lending.saved or 0)]
+    shown = _tail(p, [n for n in results if n is not None])
     found = p.meta.get("mutated", ())
     return GraphPlan(
         p, root, frozenset(launched), frozenset(called), frozenset(numbers),
         frozenset(found if isinstance(found, tuple) else ()),
-        tuple(dict.fromkeys(root[n] for n in out if root[n] >= given)), _tail(p, out),
-        len(launches), len(calls),
+        tuple(dict.fromkeys(root[n] for n in out if root[n] >= given)),
+        (*shown, *(i for i in _tail(p, out) if i not in shown)), len(shown),
+        _held(p, root, lending), lending, len(launches), len(calls),
     )  # fmt: skip
 
 
@@ -174,11 +214,31 @@ def _input_role(plan: GraphPlan, n: int, static: frozenset[int]) -> Role:
     return Role.PATCH if n in plan.launched else Role.NONE
 
 
+def held_outputs(p: Program, lending: Lending) -> frozenset[int]:
+    """Positions of the outputs that a graph of the Program holds for a backward."""
+    root = _roots(p)
+    held = _held(p, root, lending)
+    return frozenset(k for k, n in enumerate(p.outputs) if n is not None and root[n] in held
+                     and p.tensors[root[n]].place in _OWN)  # fmt: skip
+
+
+def _held(p: Program, root: tuple[int, ...], lending: Lending) -> frozenset[int]:
+    """What a backward reads: it is to be where it was. Small results that others see are not."""
+    first = len(p.outputs) - (lending.saved or 0)
+    saved = {n for n in p.outputs[first:] if n is not None}
+    results = {n for k in lending.kept if (n := p.outputs[k]) is not None}
+    results = {n for n in results if span(p.tensors[root[n]]) > SMALL_BYTES}
+    return frozenset(root[n] for n in (*saved, *results))
+
+
 def _output_role(plan: GraphPlan, n: int, lend: bool) -> Role:
     spec = plan.program.tensors[n]
+    if lend and n in plan.held and spec.place in _OWN:
+        return Role.HELD
     if n not in plan.called:
         return Role.PATCH
-    large = lend and spec.place == "extern" and span(spec) >= LEND_BYTES
+    least = plan.lending.bytes(plan.saved_seconds())
+    large = lend and spec.place == "extern" and span(spec) >= least
     return Role.HELD if large else Role.OUT
 
 
@@ -186,7 +246,7 @@ def _uncopyable(plan: GraphPlan, found: bytearray) -> str:
     """Copying a tensor with gaps back would overwrite what lies in them."""
     for n, role in enumerate(found):
         s = plan.program.tensors[n]
-        if role in (Role.COPY, Role.OUT, Role.HELD) and s.dtype is DType.OTHER:
+        if role in (Role.COPY, Role.OUT) and s.dtype is DType.OTHER:
             return f"tensor {n} has a type that cannot be copied"
         if role == Role.COPY and n in plan.mutated and span(s) != _elements(s) * s.dtype.bytes:
             return f"an operator writes to input {n}, which is not dense"

@@ -25,6 +25,7 @@ from torchweld.runtime import (
     triton_loader,
 )
 from torchweld.runtime.constants import Constants
+from torchweld.runtime.cudagraph_plan import NOTHING_SAVED, Lending
 from torchweld.runtime.native import build, build_rows, native, uses_cuda
 from torchweld.runtime.python_driver import Grid, PythonDriver
 from torchweld.runtime.sized import Resize, Run, SizedExecutable
@@ -39,7 +40,8 @@ if current().interpret:
 class Executable(Protocol):
     """What a Program became: call it with its input tensors, get a tuple of its outputs.
 
-    driver: "native" or "python". trim() gives back memory that is kept between calls.
+    driver: "native" or "python". saves: whether what it was to save comes as one tuple behind the
+    other outputs. trim() gives back memory that is kept between calls.
     explain: takes the inputs and raises eager's error; asked when a kernel reports a failure.
     eager: takes the inputs and does in eager what a call does; asked while the user captures a
     stream, if the Program draws random numbers: those of a capture are counted when it is replayed.
@@ -50,6 +52,9 @@ class Executable(Protocol):
 
     @property
     def driver(self) -> str: ...
+
+    @property
+    def saves(self) -> bool: ...
 
     @property
     def program(self) -> Program: ...
@@ -142,6 +147,8 @@ def make_executable(
     include_dir: Path | None,
     static: frozenset[int] = frozenset(),
     graphs: bool | None = None,
+    lending: Lending | None = None,
+    borrowing: cudagraph.Borrowing | None = None,
 ) -> Executable:
     """The Program, ready to be called, on the driver that `cfg.driver` names.
 
@@ -150,15 +157,16 @@ def make_executable(
     `static`: positions of inputs whose memory stays where it is (parameters and buffers).
     `graphs`: CUDA graphs: True also where it is not sure that they pay, False never, None where
     they pay, unless `cfg.cudagraphs` is off.
+    `lending`: what it saves for a backward. `borrowing`: what a backward reads of that.
     Errors: BackendError W301, W302.
     """
     built = build_sources(program, cfg, include_dir)
-    wish = _Wish(cfg, include_dir, static, graphs)
+    wish = _Wish(cfg, include_dir, static, graphs, lending, borrowing)
     if program.sizes is None:
         return _on_driver(program, built, wish)
     if uses_cuda(program) and (cfg.cudagraphs if graphs is None else graphs):
         cudagraph.not_used("the graph serves a range of sizes", bool(graphs))
-    fixed = replace(wish, graphs=False)
+    fixed = replace(wish, graphs=False, lending=None)
     visitor = _visitor(program, built, fixed)
     return SizedExecutable(program, lambda p: _on_driver(p, built, fixed), visitor)
 
@@ -171,6 +179,8 @@ class _Wish:
     include_dir: Path | None
     static: frozenset[int]
     graphs: bool | None
+    lending: Lending | None
+    borrowing: cudagraph.Borrowing | None
 
 
 def _visitor(
@@ -206,8 +216,11 @@ def _on_driver(program: Program, built: Built, wish: _Wish) -> Executable:
             report_missing(f"on CUDA: {gpu}")
         else:
             made = build(program, built.functions, driver, cfg.verify, constants, built.cubins)
+            if wish.lending is not None and wish.lending.saved is not None:
+                made.save_last(wish.lending.saved)
             if gpu is not None and (cfg.cudagraphs if graphs is None else graphs):
-                asked = cudagraph.Wish(wish.static, bool(graphs), cfg.graphs_limit)
+                asked = cudagraph.Wish(wish.static, bool(graphs), cfg.graphs_limit,
+                                       wish.lending or NOTHING_SAVED, wish.borrowing)  # fmt: skip
                 cudagraph.enable(made, program, asked)
             if gpu is not None and cfg.cublaslt:  # imported where there is a GPU
                 plans = importlib.import_module("torchweld.runtime.product_plans")

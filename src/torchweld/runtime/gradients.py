@@ -5,6 +5,7 @@ Cost: about 7 us over the forward itself (one input, 2 busy cores, Python 3.11, 
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -17,19 +18,50 @@ from torch import Tensor
 from torchweld.ir.graph import Joint, Returned
 from torchweld.runtime.executable import Executable
 
-_KEEPS_GRAPH: Any = torch._C._autograd._get_current_graph_task_keep_graph
+_keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
+# hooks on what is saved, and whether a transform of torch.func runs
+_saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
+_is_transformed: Any = torch._C._are_functorch_transforms_active
 # whether a transform of torch.func, or a batch of gradients, stands behind a tensor
 _is_wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor
 _is_batch: Any = torch._C._functorch.is_legacy_batchedtensor
+try:
+    from torchweld.runtime import _driver
+
+    all_plain, all_fit = _driver.all_plain, _driver.all_fit
+except ImportError:  # built without a C compiler
+    _driver = None  # type: ignore[assignment]
+
+    def all_plain(items: tuple[object, ...], exact: type | None, /) -> bool:
+        """Nothing is known in advance."""
+        return False
+
+    def all_fit(
+        items: tuple[object, ...], exact: type, strides: tuple[tuple[int, ...] | None, ...], /
+    ) -> bool:
+        """Nothing is known in advance."""
+        return False
+
+
 Given = tuple[bool, ...]
+Pick = Callable[[Any], tuple[Any, ...]]
+_version = operator.attrgetter("_version")
 
 
-@dataclass(frozen=True, slots=True)
 class Gradients:
     """A compiled backward. places: for each input that requires grad, its output's number."""
 
-    call: Executable
-    places: tuple[int | None, ...]
+    __slots__ = ("call", "places")
+
+    def __init__(self, call: Executable, places: tuple[int | None, ...]) -> None:
+        self.call = call
+        self.places = places
+
+    def pick(self, n_inputs: int, wanted: Sequence[int]) -> Pick:
+        """What puts the outputs, and None behind them, where autograd wants them."""
+        found = dict(zip(wanted, self.places, strict=True))
+        numbers = [found.get(i) for i in range(-1, n_inputs)]
+        return operator.itemgetter(*[-1 if p is None else p for p in numbers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +92,8 @@ class Differentiable:  # without slots: it is weakly referenced
         written: Sequence[int],
         inference: Sequence[int],
     ) -> None:
-        self.forward = forward
+        self.forward: Callable[..., tuple[Any, ...]] = (
+            forward if forward.saves else _gathering(forward, len(joint.tangents)))  # fmt: skip
         self.eager = eager
         self.around = around
         self.written = frozenset(written)
@@ -73,17 +106,24 @@ class Differentiable:  # without slots: it is weakly referenced
         values = [n.meta["val"] for n in joint.forward.forward.find_nodes(op="placeholder")]
         self.n_inputs = len(values)
         self.others = tuple(i for i in range(self.n_inputs) if i not in joint.kept_inputs)
-        self.versioned = tuple(k for k, i in enumerate(self.others)
-                               if i not in self.written and i not in inference)  # fmt: skip
+        self.saves = bool(joint.kept_inputs or joint.kept_results or joint.saved)
+        versioned = [i for i in self.others if i not in self.written and i not in inference]
+        self.pick_kept = _picker(
+            (*self.kept_inputs, *(self.n_inputs + k for k in self.kept_results)))  # fmt: skip
+        self.pick_others, self.pick_versioned = _picker(self.others), _picker(versioned)
         self.tangents = tuple(None if t is None else _tangent(t.meta["val"])
                               for t in joint.tangents)  # fmt: skip
         self.n_results = len(self.tangents)
+        self.strides = tuple(None if t is None else t.stride for t in self.tangents)
+        self.all_given = tuple(t is not None for t in self.tangents)
+        self.pick_given = _picker([k for k, there in enumerate(self.all_given) if there])
+        self.whole: tuple[Executable, Pick] | None = None
         self.constants = tuple(k for k, t in enumerate(self.tangents) if t is None)
         self.devices = tuple(sorted({v.device.index or 0 for v in values
                                      if v.device.type == "cuda"}))  # fmt: skip
         plain = tuple(Returned(k, False, (), t is not None) for k, t in enumerate(self.tangents))
         self.returned = None if plain == joint.returned else joint.returned
-        self.backwards: dict[Given, Gradients | None] = {}
+        self.backwards: dict[Given, tuple[Executable, Pick] | None] = {}
         self._build = build
         self._lock = threading.Lock()
 
@@ -93,27 +133,50 @@ class Differentiable:  # without slots: it is weakly referenced
         with torch.enable_grad():  # the graph switches it on itself
             return self._run(inputs)
 
-    def _run(self, inputs: Sequence[Tensor]) -> Any:
+    def _run(self, inputs: tuple[Tensor, ...]) -> Any:
         if len(self.constants) == self.n_results:
-            results: Any = self.forward(*inputs)
-        else:
+            results: Any = self.forward(*inputs)[:-1]
+        elif _is_transformed() or not (all_plain(inputs, None) or _unwrapped(inputs)):
             results = _Step.apply(self, *inputs)  # type: ignore[no-untyped-call]
+        else:
+            results = _apply(self, *inputs)
         if self.returned is None:
             return results
         return tuple(_made(r, inputs, results) for r in self.returned)
 
-    def backward_for(self, given: Given) -> Gradients | None:
-        """The compiled backward, None if it could not be compiled."""
+    def backward_for(self, given: Given) -> tuple[Executable, Pick] | None:
+        """The compiled backward and what picks the gradients, None if it could not be compiled."""
         if given not in self.backwards:
             with self._lock:
                 if given not in self.backwards:
-                    self.backwards[given] = self._build(given)
+                    made = self._build(given)
+                    self.backwards[given] = None if made is None else (
+                        made.call, made.pick(self.n_inputs, self.wanted))  # fmt: skip
+                    self.whole = self.backwards.get(self.all_given)
         return self.backwards[given]
 
     def random_state(self) -> tuple[Any, ...]:
         """The states of the generators that the graph may draw from."""
         cuda = tuple(torch.cuda.get_rng_state(i) for i in self.devices)
         return (torch.get_rng_state(), *cuda)
+
+
+def _picker(places: Sequence[int]) -> Pick:
+    """What gives the items of a tuple at these places, as a tuple."""
+    start = places[0] if places else 0
+    if list(places) == list(range(start, start + len(places))):
+        return operator.itemgetter(slice(start, start + len(places)))
+    return operator.itemgetter(*places)
+
+
+def _gathering(forward: Executable, n_results: int) -> Callable[..., tuple[Any, ...]]:
+    """The forward, with what it saves as one tuple behind the results."""
+
+    def call(*inputs: Tensor) -> tuple[Any, ...]:
+        outs = forward(*inputs)
+        return (*outs[:n_results], outs[n_results:])
+
+    return call
 
 
 def _tangent(x: Tensor) -> Tangent:
@@ -129,7 +192,11 @@ def _made(how: Returned, inputs: Sequence[Tensor], results: Sequence[Tensor]) ->
 
 
 class _Step(torch.autograd.Function):
-    """One call of a Differentiable, as autograd sees it."""
+    """One call of a Differentiable, as autograd sees it.
+
+    What only the backward reads is kept as it is: nobody else has it, so nobody can change it.
+    Where hooks want to see what is saved, all goes to them.
+    """
 
     @staticmethod
     def forward(ctx: Any, what: Differentiable, *inputs: Tensor) -> Any:
@@ -138,52 +205,91 @@ class _Step(torch.autograd.Function):
         if what.reread:  # for a second derivative
             ctx.before = {i: inputs[i].clone() for i in what.reread}
         outs = what.forward(*inputs)
-        results = outs[: what.n_results]
+        results, kept = outs[:-1], outs[-1]
         ctx.what = what
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*[inputs[i] for i in what.kept_inputs],
-                              *[results[k] for k in what.kept_results],
-                              *outs[what.n_results :])  # fmt: skip
+        ctx.materialize_grads = False
+        given = what.pick_kept((*inputs, *results))
+        if _saving_hooks(False) is None:
+            ctx.kept = kept
+        else:  # they may keep a tensor, of which somebody must know
+            ctx.kept = ()
+            given += tuple([t.detach() for t in kept])
+        if given:
+            ctx.to_save = given
         if what.others:
-            others = [inputs[i] for i in what.others]
-            ctx.others = others
-            ctx.versions = [others[k]._version for k in what.versioned]
+            ctx.others = what.pick_others(inputs)
+            ctx.versions = tuple(map(_version, what.pick_versioned(inputs)))
         if what.constants:
-            ctx.mark_non_differentiable(*[results[k] for k in what.constants])
+            ctx.non_differentiable = tuple([results[k] for k in what.constants])
         return results
 
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor | None) -> Any:
         what: Differentiable = ctx.what
-        saved = ctx.saved_tensors
+        saved = ctx.saved_tensors if what.saves else ()
         made = None
-        if not torch.is_grad_enabled() and all(map(_is_plain, tangents)):
-            made = what.backward_for(tuple(t is not None for t in tangents))
-        gradients: list[Tensor | None] = [None] * (what.n_inputs + 1)
+        given: tuple[Any, ...] = ()
+        if not torch.is_grad_enabled():
+            if all_fit(tangents, Tensor, what.strides):
+                made = what.whole or what.backward_for(what.all_given)
+                given = what.pick_given(tangents)
+            elif _are_memory(tangents):
+                made = what.backward_for(tuple([t is not None for t in tangents]))
+                given = _fitting(tangents, what.tangents)
         if made is None:
-            found = _again(what, ctx, saved, tangents)
+            gradients: Any = _placed(what, _again(what, ctx, saved, tangents))
         else:
-            given = [_fitting(t, like) for t, like in zip(tangents, what.tangents, strict=True)
-                     if t is not None and like is not None]  # fmt: skip
-            outs = made.call(*saved, *given)
-            found = [None if p is None else outs[p] for p in made.places]
-        for i, gradient in zip(what.wanted, found, strict=True):
-            gradients[i + 1] = gradient
-        if saved and what.others and not _KEEPS_GRAPH():
-            ctx.others = None
-        return tuple(gradients)
+            backward, pick = made
+            gradients = pick((*backward(*saved, *ctx.kept, *given), None))
+        if not _keeps_graph():
+            ctx.kept = ()
+            if what.others and what.saves:
+                ctx.others = None
+        return gradients
 
 
-def _is_plain(x: Tensor | None) -> bool:
-    return x is None or (type(x) is Tensor and x.layout is torch.strided
-                         and not (x.is_neg() or x.is_conj() or _is_wrapped(x)
-                                  or _is_batch(x)))  # fmt: skip
+# torch.autograd.Function's own does more for transforms of torch.func
+_apply: Any = super(torch.autograd.Function, _Step).apply
+# one of torch's own frames less per backward
+_Step._backward_cls.apply = _Step.backward  # type: ignore[attr-defined]
 
 
-def _fitting(x: Tensor, like: Tangent) -> Tensor:
-    """The gradient with the strides that the backward was compiled for."""
-    if x.stride() == like.stride:
-        return x
+def _placed(what: Differentiable, found: Sequence[Tensor | None]
+            ) -> tuple[Tensor | None, ...]:  # fmt: skip
+    gradients: list[Tensor | None] = [None] * (what.n_inputs + 1)
+    for i, gradient in zip(what.wanted, found, strict=True):
+        gradients[i + 1] = gradient
+    return tuple(gradients)
+
+
+def _unwrapped(inputs: Sequence[Tensor]) -> bool:
+    """Whether no input is what a transform of torch.func left behind."""
+    return all(_is_plain(x) or not _is_wrapped(x) for x in inputs)
+
+
+def _are_memory(tangents: Sequence[Tensor | None]) -> bool:
+    """Whether each gradient is absent, or memory that kernels can read."""
+    return all(t is None or (type(t) is Tensor and _is_plain(t)) for t in tangents)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether a tensor is memory and nothing else, which its dispatch keys decide."""
+    plain = x.layout is torch.strided and not (x.is_neg() or x.is_conj() or x._is_zerotensor()
+                                               or _is_wrapped(x) or _is_batch(x))  # fmt: skip
+    if plain and _driver is not None and not all_plain((x,), None):
+        _driver.note_plain(x)
+    return plain
+
+
+def _fitting(tangents: Sequence[Tensor | None], likes: Sequence[Tangent | None]
+             ) -> tuple[Tensor, ...]:  # fmt: skip
+    """The gradients that are there, with the strides that the backward was compiled for."""
+    pairs = zip(tangents, likes, strict=True)
+    return tuple(t if t.stride() == like.stride else _copied(t, like)
+                 for t, like in pairs if t is not None and like is not None)  # fmt: skip
+
+
+def _copied(x: Tensor, like: Tangent) -> Tensor:
     own = torch.empty_strided(like.shape, like.stride, dtype=like.dtype, device=like.device)
     return own.copy_(x)
 
@@ -233,10 +339,11 @@ def _inputs(what: Differentiable, ctx: Any, saved: Sequence[Tensor]) -> list[Ten
         if ctx.others is None:
             raise RuntimeError("the inputs of a compiled graph were freed after its backward; "
                                "specify retain_graph=True in that call")  # fmt: skip
-        if [ctx.others[k]._version for k in what.versioned] != ctx.versions:
+        found.update(zip(what.others, ctx.others, strict=True))
+        given = tuple(found[i] for i in range(what.n_inputs))
+        if tuple(map(_version, what.pick_versioned(given))) != ctx.versions:
             raise RuntimeError("an input of a compiled graph has been modified by an inplace "
                                "operation before its gradients were differentiated")  # fmt: skip
-        found.update(zip(what.others, ctx.others, strict=True))
     return [found[i] for i in range(what.n_inputs)]
 
 

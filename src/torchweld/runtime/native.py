@@ -92,6 +92,7 @@ def _start() -> Native:
         _compare(t)
     _check_made()
     pooled = _driver.calibrate(sample, sample.untyped_storage()._cdata) is not None
+    _driver.find_keys(tuple((t, torch._C._dispatch_keys(t).raw_repr()) for t in _keyed()))
     codes = {d: _driver.describe(torch.empty(0, dtype=d))[1] for d in TORCH_DTYPE.values()}
     return Native(frozenset(missing), pooled, _driver.describe(sample)[2], codes)
 
@@ -116,6 +117,12 @@ def _samples() -> list[torch.Tensor]:
     shaped.append(torch.nn.Parameter(torch.zeros(2, 3)))
     shaped.append(torch.zeros(2, 3).as_subclass(_Subclass))
     return shaped + [torch.zeros(2, 2, dtype=d) for d in TORCH_DTYPE.values()]
+
+
+def _keyed() -> tuple[torch.Tensor, ...]:
+    """Tensors with different dispatch keys."""
+    numbers = torch.zeros(2, dtype=torch.complex64)
+    return (torch.zeros(2), numbers.conj(), numbers.conj().imag, torch.empty(2, device="meta"))
 
 
 class _Subclass(torch.Tensor):

@@ -71,6 +71,7 @@ class PythonDriver:
     """
 
     driver = "python"
+    saves = False
     explain: Callable[..., object] | None = None
     eager: Callable[..., object] | None = None
 

@@ -86,6 +86,8 @@ class SizedExecutable:
     that run a Program of other sizes, unless a call is in flight. driver: of the latest.
     """
 
+    saves = False
+
     def __init__(
         self, program: Program, make: Callable[[Program], Run],
         visitor: Callable[[Program], tuple[Run, Resize]] | None = None,

@@ -143,9 +143,11 @@ def program(tensors, steps, outputs, arena=0, **meta):
     return Program(artifacts, tensors, tuple(steps), n, outputs, arena, meta, "cuda:0")
 
 
-def build(p, graphs=True, verify=False, **wish):
+def build(p, graphs=True, verify=False, saved=None, **wish):
     cubins = {a.functions[0]: Cubin(b"simulated", a.functions[0], 0, 4, 3) for a in p.artifacts}
     made = native.build(p, {}, native.native(), verify, cubins=cubins)
+    if saved is not None:
+        made.save_last(saved)
     if graphs:
         wish.setdefault("forced", True)
         wish["static"] = frozenset(wish.get("static", ()))
