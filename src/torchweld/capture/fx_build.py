@@ -101,6 +101,7 @@ class GraphBuilder:
         self.bodies: list[Body] = []
         self.closed: dict[Graph, Body] = {}
         self.any_layout = 0  # in how many functions tensors come with strides that are not known
+        self.by_position = 0  # in how many functions a tensor is an index of one element
         self.late = late
         self.sizes = sizes
         self.force = force

@@ -16,8 +16,10 @@ from torchweld.capture.tables import FUNCTIONS, GETATTR
 from torchweld.capture.values.base import (
     BoundValue,
     Const,
+    ListValue,
     NotConstant,
     TensorValue,
+    TupleValue,
     Value,
     constant,
 )
@@ -194,7 +196,29 @@ def tensor_binary(cap: Capture, op: Any, a: Value, b: Value, cont: Cont | None) 
 
 def tensor_getitem(cap: Capture, obj: TensorValue, key: Value, cont: Cont | None) -> None:
     """obj[key]."""
+    if cap.builder.by_position:
+        found = _places_in(cap, obj, cap.unwrap(key))
+        if found is not None:
+            index = torch.ops.aten.index.Tensor
+            out = cap.builder.call("call_function", index, [obj, ListValue(found)], {}, cap.loc())
+            cap.deliver(out, cont)
+            return
     tensor_binary(cap, operator.getitem, obj, cap.unwrap(key), cont)
+
+
+def _places_in(cap: Capture, obj: TensorValue, key: Value) -> list[Any] | None:
+    """The tensors that say which elements `key` means; None if it is more than places."""
+    parts = key.items if isinstance(key, TupleValue | ListValue) else [key]
+    found: list[Any] = []
+    for part in parts:
+        if isinstance(part, Const) and isinstance(part.obj, int):
+            kind: dict[str, Value] = {"dtype": Const(torch.int64), "device": Const(obj.fake.device)}
+            place: list[Value] = [TupleValue([]), Const(int(part.obj))]
+            part = cap.builder.call("call_function", torch.full, place, kind, cap.loc())
+        if not isinstance(part, TensorValue):
+            return None
+        found.append(part)
+    return found
 
 
 def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> None:

@@ -3,6 +3,7 @@
 from torchweld.capture import attrs_callable
 from torchweld.capture.arrays import attributes
 from torchweld.capture.functions import (
+    attention,
     autograd_functions,
     builtin,
     checkpoints,
@@ -24,9 +25,9 @@ from torchweld.capture.functions import (
 )
 
 __all__ = [
-    "attributes", "attrs_callable", "autograd_functions", "builtin", "checkpoints", "classes",
-    "containers", "control_flow", "effects", "exceptions", "iterators", "objects", "queues", "sets",
-    "stdlib", "texts", "torch_calls", "torch_state", "transforms", "whole",
+    "attention", "attributes", "attrs_callable", "autograd_functions", "builtin", "checkpoints",
+    "classes", "containers", "control_flow", "effects", "exceptions", "iterators", "objects",
+    "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state", "transforms", "whole",
 ]  # fmt: skip
 
 whole.register()
