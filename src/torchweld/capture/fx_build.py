@@ -117,6 +117,7 @@ class GraphBuilder:
         self.origin: dict[Node, TensorValue] = {}  # of the placeholders of tensors
         self.reals: dict[int, torch.Tensor] = {}  # by the id of an input's value
         self.kept: list[object] = []
+        self.hooked: list[TensorValue] = []  # from outside, whose hooks are registered at the end
         self.n_calls = 0
         self.risky = False
         self.on_risk: Callable[[], None] = lambda: None

@@ -106,6 +106,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     if cap.builder.n_calls == 0 and rest is None:
         raise refuse("W113", f"{code.qualname} runs no tensor operation")
     inputs = tuple(source for source, _, _ in cap.builder.inputs)
+    _check_hooked(cap)
     _guard_aliases(cap)
     _guard_inference(cap)
     _guard_attention(cap)
@@ -120,6 +121,14 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
                   rest.resume if rest is not None else None, cap.builder.n_calls,
                   env if readings else None, readings)  # fmt: skip
+
+
+def _check_hooked(cap: Capture) -> None:
+    """A hook is of what its tensor was when it was registered."""
+    if cap.builder.hooked:
+        written = {id(cap.builder.inputs[i][1]) for i in cap.builder.mutated_inputs()}
+        if any(id(x) in written for x in cap.builder.hooked):
+            raise refuse("W106", "a hook of a tensor that is changed", cap.loc())
 
 
 def nowhere() -> Loc:

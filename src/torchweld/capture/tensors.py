@@ -46,9 +46,9 @@ _READS_DATA = frozenset((
     "__complex__", "__contains__", "__repr__", "__str__", "__format__", "is_nonzero",
 ))  # fmt: skip
 _OUTSIDE = frozenset((
-    "data_ptr", "untyped_storage", "storage", "backward", "register_hook", "__reduce_ex__", "set_",
-    "share_memory_", "pin_memory", "retain_grad", "register_post_accumulate_grad_hook", "resize_",
-    "__deepcopy__", "__dlpack__", "apply_", "map_", "detach_", "resize_as_",
+    "data_ptr", "untyped_storage", "storage", "backward", "__reduce_ex__", "set_", "share_memory_",
+    "pin_memory", "retain_grad", "resize_", "__deepcopy__", "__dlpack__", "apply_", "map_",
+    "detach_", "resize_as_",
 ))  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from torchweld.capture.functions import (
     control_flow,
     effects,
     exceptions,
+    hooks,
     iterators,
     objects,
     queues,
@@ -26,8 +27,9 @@ from torchweld.capture.functions import (
 
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "builtin", "checkpoints",
-    "classes", "containers", "control_flow", "effects", "exceptions", "iterators", "objects",
-    "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state", "transforms", "whole",
+    "classes", "containers", "control_flow", "effects", "exceptions", "hooks", "iterators",
+    "objects", "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state", "transforms",
+    "whole",
 ]  # fmt: skip
 
 whole.register()
