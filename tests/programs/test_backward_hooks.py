@@ -271,16 +271,45 @@ def test_a_method_that_notes_gradients():
     torch.testing.assert_close(compiled, eager)
 
 
-def test_a_function_of_the_frame_with_a_side_effect_is_left_to_eager():
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.seen = []
+
+    def forward(self, x):
+        y = self.layer(x).sin()
+        y.register_hook(lambda g: self.seen.append(g))
+        return y.cos() * 2
+
+
+def test_a_function_of_the_frame_that_notes_gradients():
+    def make(wrap):
+        model = Model()
+        f = wrap(lambda x: model(x))
+
+        def step():
+            f(X).sum().backward()
+            return [g.clone() for g in model.seen]
+
+        return step
+
+    eager, compiled = compiled_and_eager(make)
+    torch.testing.assert_close(compiled, eager)
+
+
+def test_a_function_of_the_frame_whose_variables_change():
     seen = []
 
     def hooked(x):
+        n = 1
         y = x.sin()
-        y.register_hook(lambda g: seen.append(1))
+        y.register_hook(lambda g: seen.append(n))
+        n = 2
         return y.cos()
 
     check(hooked, X, graphs=2, breaks=1)
-    assert len(seen) == 8
+    assert seen == [2] * 8
 
 
 def test_a_handle_that_leaves_the_frame():

@@ -26,6 +26,7 @@ from torchweld.capture.late import LateNumber, LateNumbers, takes_late
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, number_value
 from torchweld.capture.values.base import (
+    CellValue,
     Const,
     DictValue,
     Lazy,
@@ -118,6 +119,9 @@ class GraphBuilder:
         self.reals: dict[int, torch.Tensor] = {}  # by the id of an input's value
         self.kept: list[object] = []
         self.hooked: list[TensorValue] = []  # from outside, whose hooks are registered at the end
+        # variables of functions that are called when the graph runs, what they hold, and where the
+        # capture could stop before that
+        self.fixed: list[tuple[CellValue, Slot | None, int]] = []
         self.n_calls = 0
         self.risky = False
         self.on_risk: Callable[[], None] = lambda: None

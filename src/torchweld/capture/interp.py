@@ -25,6 +25,7 @@ from torchweld.capture.modes import ATTENTION
 from torchweld.capture.modes_kept import keep_modes, left_in_inference
 from torchweld.capture.module import CapturedModule
 from torchweld.capture.opcodes.protect import unwind
+from torchweld.capture.outside_functions import check_fixed
 from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
@@ -106,6 +107,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     if cap.builder.n_calls == 0 and rest is None:
         raise refuse("W113", f"{code.qualname} runs no tensor operation")
     inputs = tuple(source for source, _, _ in cap.builder.inputs)
+    check_fixed(cap, rest is not None)
     _check_hooked(cap)
     _guard_aliases(cap)
     _guard_inference(cap)

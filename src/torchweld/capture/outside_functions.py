@@ -7,9 +7,11 @@ import types
 from typing import Any
 
 from torchweld.capture.session import Capture
-from torchweld.capture.state import refuse
+from torchweld.capture.state import Stuck, refuse
+from torchweld.capture.suspend import stops_of
 from torchweld.capture.values.base import (
     BoundValue,
+    CellValue,
     FunctionValue,
     Mutable,
     NotConstant,
@@ -23,7 +25,8 @@ from torchweld.capture.values.base import (
 def real_function(cap: Capture, fn: Value) -> Any:
     """A function that does what `fn` does, whenever it is called.
 
-    What it refers to are constants and objects from outside, whose identity is guarded.
+    What it refers to are constants and objects from outside, whose identity is guarded; it must
+    refer to the same when the frame ends.
     Errors: GraphBreak for a function that refers to something else.
     """
     match fn:
@@ -39,10 +42,31 @@ def real_function(cap: Capture, fn: Value) -> Any:
 def _made(cap: Capture, fn: FunctionValue) -> Any:
     table = _real(cap, fn.globals)
     defaults = tuple(_real(cap, x) for x in fn.defaults)
-    cells = tuple(types.CellType(_real(cap, c.contents)) for c in fn.closure)
+    cells = tuple(_cell(cap, c) for c in fn.closure)
     made = types.FunctionType(fn.code, table, fn.name, defaults or None, cells)
     made.__kwdefaults__ = {k: _real(cap, x) for k, x in fn.kwdefaults.items()}
     return made
+
+
+def _cell(cap: Capture, cell: CellValue) -> types.CellType:
+    if isinstance(cell.real, types.CellType) and not cell.changed:
+        if cell.source is not None:
+            cap.guard("is", cell.source, cell.real)
+        return cell.real
+    stops = stops_of(cap)
+    cap.builder.fixed.append((cell, cell.contents, stops[0] if stops else 0))
+    return types.CellType(_real(cap, cell.contents))
+
+
+def check_fixed(cap: Capture, goes_on: bool) -> None:
+    """Errors: GraphBreak if a variable of such a function has another value by now, or may get one.
+
+    goes_on: whether the frame has not ended.
+    """
+    for cell, before, stop in cap.builder.fixed:
+        if goes_on or cell.contents is not before:
+            why = "a variable changes that a function uses later"
+            raise Stuck("W106", why, cap.loc(), stop) if stop else refuse("W106", why, cap.loc())
 
 
 def _real(cap: Capture, slot: Slot | None) -> Any:

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
+from torchweld.base.errors import GraphBreak
 from torchweld.capture.inner import as_value, inner_call, new_body, repeatable, runner
+from torchweld.capture.outside_functions import real_function
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.suspend import stops_of
@@ -66,13 +68,12 @@ def register_hook(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -
     if x.source is not None:
         _after(cap, torch.Tensor.register_hook, x, hook, cont)
         return
-    real = _outside(cap, hook)
+    made = _hook_of(cap, x, hook)
     place = cap.builder.node_of(x)
-    if real is not None:
-        node = _node(cap, Hook(real), (place,), None)
+    if isinstance(made, Hook):
+        node = _node(cap, made, (place,), None)
     else:
-        target, taken = _as_graph(cap, x, hook)
-        node = _node(cap, target, (place, taken), None)
+        node = _node(cap, made[0], (place, made[1]), None)
     _deliver(cap, HandleValue(lambda: cap.builder.graph.erase_node(node)), cont)
 
 
@@ -134,6 +135,27 @@ def _outside(cap: Capture, hook: Value) -> Any:
         cap.guard("is", hook.self_.source, hook.self_.real)
         return types.MethodType(hook.func.obj, hook.self_.real)
     return None
+
+
+def _hook_of(cap: Capture, x: TensorValue, hook: Value) -> Hook | tuple[GraphHook, list[Any]]:
+    """Functions from outside are called; those of the frame are graphs, if they have no effects."""
+    real = _outside(cap, hook)
+    if real is not None:
+        return Hook(real)
+    before, depth = _state(cap), len(cap.frames)
+    try:
+        return _as_graph(cap, x, hook)
+    except GraphBreak as why:
+        if why.code != "W106" or _state(cap) != before:
+            raise
+        del cap.frames[depth:]
+        return Hook(real_function(cap, hook))
+
+
+def _state(cap: Capture) -> tuple[object, ...]:
+    """What a function may have changed before it was found to have an effect."""
+    return (len(cap.modes), len(cap.inference), len(cap.effects), len(cap.handled),
+            len(cap.globals_written))  # fmt: skip
 
 
 def _as_graph(cap: Capture, x: TensorValue, hook: Value) -> tuple[GraphHook, list[Any]]:
