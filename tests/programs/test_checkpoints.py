@@ -1,13 +1,20 @@
 """torch.utils.checkpoint with gradients: a node whose graph runs again for the backward."""
 
 import contextlib
+import functools
 
 import pytest
 import torch
 from gradient_twin import check
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+    noop_context_fn,
+)
 
 import torchweld
 
@@ -104,9 +111,104 @@ def test_what_happens_twice_in_eager_is_left_to_eager():
     assert norm.num_batches_tracked == 2
 
 
-def test_contexts_of_ones_own_are_left_to_eager():
-    def contexts():
+def saved_shapes(fn, *args):
+    fn(*args)  # compiles it, which saves too
+    seen = []
+    with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: (seen.append(tuple(x.shape)), x)[1], lambda x: x):  # fmt: skip
+        fn(*args)
+    return sorted(seen)
+
+
+MM = torch.ops.aten.mm.default
+
+
+def keeps_products(ctx, op, *args, **kwargs):
+    return CheckpointPolicy.MUST_SAVE if op == MM else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def keeps_every_other_product():
+    """As libraries do: what the policy counts is made anew for each call."""
+    counts = {"products": 0}
+
+    def policy(ctx, op, *args, **kwargs):
+        counts["products"] += op is MM
+        return op is MM and counts["products"] % 2 == 1
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def block(x, w, v):
+    return (((x @ w).sin() @ v).sin() @ v).sin()
+
+
+def selected(contexts):
+    return lambda x, w, v: checkpoint(block, x, w, v, use_reentrant=False, context_fn=contexts)
+
+
+SIZES = tuple(torch.randn(n, m).double().requires_grad_() for n, m in ((16, 4), (4, 6), (6, 6)))
+
+
+def test_a_policy_says_which_results_are_kept():
+    contexts = functools.partial(create_selective_checkpoint_contexts, keeps_products)
+    check(selected(contexts), *SIZES)
+    shapes = saved_shapes(torchweld.compile(selected(contexts)), *SIZES)
+    assert shapes.count((16, 6)) == 3  # and no more than the products
+    assert torchweld.statistics()["aten_graphs"] == 0
+    plain = saved_shapes(torchweld.compile(selected(noop_context_fn)), *SIZES)
+    assert (16, 6) not in plain
+
+
+def test_a_list_of_operators_and_a_policy_made_in_the_frame():
+    operators = [MM]
+    check(selected(lambda: create_selective_checkpoint_contexts(operators)), *SIZES)
+    f = torchweld.compile(selected(lambda: create_selective_checkpoint_contexts([MM])))
+    assert saved_shapes(f, *SIZES).count((16, 6)) == 3
+
+
+def test_a_policy_that_counts():
+    check(selected(keeps_every_other_product), *SIZES)
+    f = torchweld.compile(selected(keeps_every_other_product))
+    assert saved_shapes(f, *SIZES).count((16, 6)) == 2
+
+
+def test_what_is_cheap_is_kept_if_the_policy_says_so():
+    def chain(x):
+        return x.sin().exp().cos()
+
+    def keeps(op):
+        contexts = functools.partial(create_selective_checkpoint_contexts, [op])
+        return lambda x: checkpoint(chain, x * 2, use_reentrant=False, context_fn=contexts)
+
+    check(keeps(torch.ops.aten.exp.default), X)
+    none = saved_shapes(torchweld.compile(keeps(MM)), X)
+    one = saved_shapes(torchweld.compile(keeps(torch.ops.aten.exp.default)), X)
+    assert len(one) == len(none) + 1
+
+
+def test_the_policy_counts_where_the_graph_runs_in_aten():
+    contexts = functools.partial(create_selective_checkpoint_contexts, keeps_products)
+    torchweld.reset()
+    f = torchweld.compile(selected(contexts), backend="eager", fullgraph=True)
+    counts = []
+    for g in (f, selected(contexts), selected(noop_context_fn)):
+        y = g(*SIZES)
+        with Counting() as mode:
+            y.sum().backward()
+        counts.append(mode.seen.count(MM))
+    assert counts[0] == counts[1] < counts[2]
+
+
+def test_contexts_of_ones_own():
+    def nothing():
         return contextlib.nullcontext(), contextlib.nullcontext()
 
-    check(lambda x: checkpoint(lambda a: a.sin(), x, use_reentrant=False, context_fn=contexts) * 2,
-          X, breaks=1)  # fmt: skip
+    def timed():
+        return Counting(), contextlib.nullcontext()
+
+    def with_contexts(contexts):
+        return lambda x: checkpoint(lambda a: a.sin(), x, use_reentrant=False,
+                                    context_fn=contexts) * 2 + x - 1  # fmt: skip
+
+    check(with_contexts(nothing), X)
+    check(with_contexts(timed), X, breaks=1)

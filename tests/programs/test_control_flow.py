@@ -98,10 +98,3 @@ def test_associative_scan_of_the_generic_kind():
     check(lambda x: associative_scan(lambda a, b: a * b, x, 0, combine_mode="generic"), X)
     check(lambda x: associative_scan(lambda a, b: (a[0] * b[0], b[0] * a[1] + b[1]), (x, x + 1), 1,
                                      combine_mode="generic"), NEEDS_GRAD)  # fmt: skip
-
-
-def test_flex_attention_is_one_step():
-    q = torch.linspace(-1, 1, 64).reshape(1, 2, 4, 8)
-    flex = torch.nn.attention.flex_attention.flex_attention
-    check(lambda q: flex(q, q, q, score_mod=lambda s, b, h, i, j: s + i - j).sin() + q - 1, q,
-          breaks=1)  # fmt: skip

@@ -25,6 +25,7 @@ WITH_TORCH = {
         "fake_memo",
         "graph",
         "launches",
+        "hooks",
         "nested",
         "predicted",
         "quiet",

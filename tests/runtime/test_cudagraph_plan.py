@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchweld.ir.dtype import DType
+from torchweld.ir.hooks import HOOKED
 from torchweld.ir.program import (
     Alloc,
     Call,
@@ -193,6 +194,12 @@ def test_operators_of_other_namespaces_need_a_promise():
     p = program((spec("input"), spec("extern")), (launch(0), linear), (1,))
     assert "not ATen's" in why_not(p)
     assert isinstance(analyse(p, forced=True), GraphPlan)
+
+
+def test_python_code_of_the_user_is_never_part_of_a_graph():
+    hooked = call(str(HOOKED), (0, (T(0),)), 1)
+    p = program((spec("input"), spec("extern")), (launch(0), hooked), (1,))
+    assert "runs Python code" in why_not(p, forced=True)
 
 
 def test_work_on_the_cpu_is_no_graph():

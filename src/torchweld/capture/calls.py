@@ -17,7 +17,7 @@ import torch
 from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
 from torchweld.capture.binding import bind
-from torchweld.capture.hooks import backward_hooked, length, plain_module_call
+from torchweld.capture.hooks import length, plain_module_call
 from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.marks import region_of, substitute_of
 from torchweld.capture.numbers import is_graph_number, number_call
@@ -404,8 +404,6 @@ def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: d
         if isinstance(hooks, DictValue) and length(cap, hooks):
             # nn.Module itself leaves them out while it is compiled
             raise refuse("W107", "a forward hook with always_call=True", cap.loc())
-        if torch.is_grad_enabled() and backward_hooked(cap, fn):
-            raise refuse("W107", "a module with backward hooks", cap.loc())
     call_value(cap, Const(raw), [fn, *args], kwargs, cont, on_raise)
 
 

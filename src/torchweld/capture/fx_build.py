@@ -27,6 +27,7 @@ from torchweld.capture.late import LateNumber, LateNumbers, takes_late, takes_nu
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, number_value
 from torchweld.capture.values.base import (
+    CellValue,
     Const,
     DictValue,
     Lazy,
@@ -123,6 +124,7 @@ class GraphBuilder:
         self.bodies: list[Body] = []
         self.closed: dict[Graph, Body] = {}
         self.any_layout = 0  # in how many functions tensors come with strides that are not known
+        self.by_position = 0  # in how many functions a tensor is an index of one element
         self.late = late
         self.sizes = sizes
         self.force = force
@@ -139,6 +141,10 @@ class GraphBuilder:
         self.reals: dict[int, torch.Tensor] = {}  # by the id of an input's value
         self.unread: dict[int, UnreadTensor] = {}  # by the id of the real tensor
         self.kept: list[object] = []
+        self.hooked: list[TensorValue] = []  # from outside, whose hooks are registered at the end
+        # variables of functions that are called when the graph runs, what they hold, and where the
+        # capture could stop before that
+        self.fixed: list[tuple[CellValue, Slot | None, int]] = []
         self.n_calls = 0
         self.risky = False
         self.on_risk: Callable[[], None] = lambda: None

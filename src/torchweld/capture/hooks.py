@@ -31,13 +31,6 @@ def plain_module_call(cap: Capture, module: InstanceValue) -> bool:
     return True
 
 
-def backward_hooked(cap: Capture, module: InstanceValue) -> bool:
-    """Whether hooks of a module wait for gradients: its call is one step of eager's."""
-    found = [instance_get(cap, module, name) for name in _HOOKS[:2]]
-    found += [_global_hooks(cap, name) for name in _GLOBAL_HOOKS[:2]]
-    return any(isinstance(hooks, DictValue) and length(cap, hooks) for hooks in found)
-
-
 def _global_hooks(cap: Capture, name: str) -> Value:
     module_py = torch.nn.modules.module
     place = Item.make(InstanceDict.make(cap.pin(module_py)), name, False)

@@ -26,6 +26,7 @@ from torchweld.capture.modes_kept import keep_modes, left_in_inference
 from torchweld.capture.module import CapturedModule
 from torchweld.capture.numbers import drop_unused
 from torchweld.capture.opcodes.protect import unwind
+from torchweld.capture.outside_functions import check_fixed
 from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
@@ -108,6 +109,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     if cap.builder.n_calls == 0 and rest is None:
         raise refuse("W113", f"{code.qualname} runs no tensor operation")
     inputs = tuple(source for source, _, _ in cap.builder.inputs)
+    check_fixed(cap, rest is not None)
+    _check_hooked(cap)
     _guard_aliases(cap)
     _guard_inference(cap)
     _guard_attention(cap)
@@ -122,6 +125,14 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
                   rest.resume if rest is not None else None, cap.builder.n_calls,
                   env if readings else None, readings)  # fmt: skip
+
+
+def _check_hooked(cap: Capture) -> None:
+    """A hook is of what its tensor was when it was registered."""
+    if cap.builder.hooked:
+        written = {id(cap.builder.inputs[i][1]) for i in cap.builder.mutated_inputs()}
+        if any(id(x) in written for x in cap.builder.hooked):
+            raise refuse("W106", "a hook of a tensor that is changed", cap.loc())
 
 
 def nowhere() -> Loc:

@@ -49,6 +49,8 @@ NOTHING_VARIES = Varying()
 # where the code is that users do not look at
 OWN_CODE = tuple(f"{Path(p).parent}/" for p in (torch.__file__, Path(__file__).parent))
 
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+
 _active = threading.local()
 
 
@@ -267,7 +269,7 @@ class Capture:
         if source in self.late.sources and isinstance(obj, int | float) and (
                 type(obj) in (int, float)):  # fmt: skip
             return self.late.leaf(obj, source)
-        if isinstance(obj, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        if isinstance(obj, _OPERATORS):
             self.guard("is", source, obj)
             return Const(obj, source)
         if isinstance(obj, types.MethodType) and isinstance(obj.__func__, Dispatcher):

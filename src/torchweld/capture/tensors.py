@@ -18,8 +18,10 @@ from torchweld.capture.tables import FUNCTIONS, GETATTR
 from torchweld.capture.values.base import (
     BoundValue,
     Const,
+    ListValue,
     NotConstant,
     TensorValue,
+    TupleValue,
     Value,
     constant,
 )
@@ -46,9 +48,9 @@ _READS_DATA = frozenset((
     "__complex__", "__contains__", "__repr__", "__str__", "__format__", "is_nonzero",
 ))  # fmt: skip
 _OUTSIDE = frozenset((
-    "data_ptr", "untyped_storage", "storage", "register_hook", "__reduce_ex__", "set_",
-    "share_memory_", "pin_memory", "retain_grad", "register_post_accumulate_grad_hook", "resize_",
-    "__deepcopy__", "__dlpack__", "apply_", "map_", "detach_", "resize_as_",
+    "data_ptr", "untyped_storage", "storage", "__reduce_ex__", "set_", "share_memory_",
+    "pin_memory", "retain_grad", "resize_", "__deepcopy__", "__dlpack__", "apply_", "map_",
+    "detach_", "resize_as_",
 ))  # fmt: skip
 
 
@@ -192,7 +194,29 @@ def tensor_binary(cap: Capture, op: Any, a: Value, b: Value, cont: Cont | None) 
 
 def tensor_getitem(cap: Capture, obj: TensorValue, key: Value, cont: Cont | None) -> None:
     """obj[key]."""
+    if cap.builder.by_position:
+        found = _places_in(cap, obj, cap.unwrap(key))
+        if found is not None:
+            index = torch.ops.aten.index.Tensor
+            out = cap.builder.call("call_function", index, [obj, ListValue(found)], {}, cap.loc())
+            cap.deliver(out, cont)
+            return
     tensor_binary(cap, operator.getitem, obj, cap.unwrap(key), cont)
+
+
+def _places_in(cap: Capture, obj: TensorValue, key: Value) -> list[Any] | None:
+    """The tensors that say which elements `key` means; None if it is more than places."""
+    parts = key.items if isinstance(key, TupleValue | ListValue) else [key]
+    found: list[Any] = []
+    for part in parts:
+        if isinstance(part, Const) and isinstance(part.obj, int):
+            kind: dict[str, Value] = {"dtype": Const(torch.int64), "device": Const(obj.fake.device)}
+            place: list[Value] = [TupleValue([]), Const(int(part.obj))]
+            part = cap.builder.call("call_function", torch.full, place, kind, cap.loc())
+        if not isinstance(part, TensorValue):
+            return None
+        found.append(part)
+    return found
 
 
 def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> None:

@@ -105,8 +105,10 @@ class Interpreter:
         if is_number(node.meta.get(VAL)):
             return fresh(node.meta[VAL])  # computed of sizes: no operator
         at = node.meta.get(LOC, NOWHERE)
-        again = isinstance(node.target, Checkpointed)
-        self.recorder.begin(node.name, at, again)
+        target = node.target
+        again = isinstance(target, Checkpointed)
+        self.recorder.begin(node.name, at, target.keeps() if isinstance(target, Checkpointed)
+                            else None)  # fmt: skip
         self.recorder.layout_matters = False
         self.recorder.narrows = False
         try:

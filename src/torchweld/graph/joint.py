@@ -21,6 +21,7 @@ from torchweld.base.errors import Unsupported
 from torchweld.graph.autograd import takes_gradients
 from torchweld.graph.decompose import decompositions
 from torchweld.graph.decomps.softmax import WITH_GRADIENTS
+from torchweld.graph.extract import ancestors
 from torchweld.graph.functional import functionalized, unwrap, wrap
 from torchweld.graph.interp import Interpreter
 from torchweld.graph.outputs import check_inputs, check_overlap, collect
@@ -37,6 +38,7 @@ from torchweld.graph.run import (
 from torchweld.graph.schema import view_chain
 from torchweld.graph.tidy import tidy
 from torchweld.ir.graph import LOC, ORIGIN, VAL, Joint, Returned
+from torchweld.ir.hooks import HOOKED, HOOKS
 
 
 def joint(gm: GraphModule, cfg: Config) -> Joint:
@@ -113,6 +115,7 @@ class _Run:
                 raise Unsupported("W201", f"input {i} is changed and requires grad")
         returned = tuple(views_from(self.recorder, out, source, plan.results, self.inputs)
                          for out, source in zip(outs, plan.sources, strict=True))  # fmt: skip
+        _check_hooks(gm, returned)
         return _Forward(plan, plan.results, collected, returned)
 
     def make_tangents(self, forward: _Forward) -> list[Tensor]:
@@ -160,6 +163,28 @@ def _check_requires_grad(outs: Sequence[Any], expected: Sequence[object]) -> Non
             raise Unsupported("W201", "an output that requires grad otherwise than in eager")
 
 
+def _check_hooks(gm: GraphModule, returned: Sequence[Returned]) -> None:
+    """Refuse views that are made outside of the graph and have hooks inside.
+
+    Errors: Unsupported W201.
+    """
+    (ends,) = gm.graph.output_node().args
+    items: Any = ends if isinstance(ends, (tuple, list)) else [ends]
+    for node, how in zip(items, returned, strict=False):
+        hooked = isinstance(node, Node) and (
+            any(isinstance(u.target, HOOKS) for u in (node, *node.args, *node.users)
+                if isinstance(u, Node)))  # fmt: skip
+        if hooked and (how.of_input or how.views):
+            raise Unsupported("W201", "a hook of a view that the graph returns")
+
+
+def _check_fired(graph: Graph, gradients: Sequence[Node | None]) -> None:
+    """Refuse hooks that nothing but their effects asks for. Errors: Unsupported W201."""
+    fired = graph.find_nodes(op="call_function", target=HOOKED)
+    if fired and not ancestors(g for g in gradients if g is not None).issuperset(fired):
+        raise Unsupported("W201", "a hook of a gradient that no input asks for")
+
+
 def _traced(run: _Run, forward: _Forward, gradients: Sequence[Tensor | None]) -> Traced:
     """The recorded graph with its output node, and what must be known of it before it is tidied."""
     recorder, collected = run.recorder, forward.collected
@@ -168,6 +193,7 @@ def _traced(run: _Run, forward: _Forward, gradients: Sequence[Tensor | None]) ->
     grads = tuple(None if g is None else recorder.node_of(unwrap(g)) for g in gradients)
     kept = _kept(graph)
     places = graph.find_nodes(op="placeholder")[: len(run.inputs)]
+    _check_fired(graph, grads)
     changed = [places[i] for i in collected.mutated]
     _check_kept(graph, changed)
     reread = _reread(graph, changed, (*collected.values, *grads))

@@ -3,8 +3,8 @@
 A backward graph may compute cheap values of the forward again instead of having them saved. What
 is saved is a minimum cut over bytes; never computed again are random numbers, reductions,
 products, and whatever else has no place inside a generated loop. Of what torch.utils.checkpoint has
-around it, only random numbers are not computed again, and results are kept. A memory budget below
-1 lets more be computed again (graph/budget.py).
+around it, only random numbers are not computed again, nor what the program asks to keep, and
+results are kept. A memory budget below 1 lets more be computed again (graph/budget.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torchweld.graph.schema import draws, draws_here, has_effect_here, is_view, 
 from torchweld.graph.separate import separate
 from torchweld.graph.tidy import drop_dead
 from torchweld.graph.verify import verify
-from torchweld.ir.graph import AGAIN, LOC, ORIGIN, VAL, GraphPair, Joint, Returned
+from torchweld.ir.graph import AGAIN, KEEP, LOC, ORIGIN, VAL, GraphPair, Joint, Returned
 
 aten = torch.ops.aten
 
@@ -153,7 +153,7 @@ class _Choice:
         behind = ancestors(self.ends, self.kept)
         return [n for n in self.graph.nodes if n in behind and n.op == "call_function"
                 and n.target is not operator.getitem and not is_view(n.target)
-                and not self._again(n) and not has_effect_here(n)]  # fmt: skip
+                and not (self._again(n) or has_effect_here(n) or n.meta.get(KEEP))]  # fmt: skip
 
     def saved(self, allowed: frozenset[Node]) -> tuple[list[Node], int]:
         """The nodes to save, in the graph's order, and their bytes.
@@ -221,7 +221,7 @@ class _Choice:
 
     def _again(self, node: Node) -> bool:
         """Whether a backward graph may compute the node again."""
-        if node.op == "placeholder":
+        if node.op == "placeholder" or node.meta.get(KEEP):
             return False
         if node.target is operator.getitem or is_view(node.target):
             source = node.args[0]

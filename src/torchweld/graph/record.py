@@ -24,7 +24,8 @@ from torchweld.graph.schema import (
     is_effect_free_query,
     view_chain,
 )
-from torchweld.ir.graph import AGAIN, LOC, ORIGIN, VAL, call_node
+from torchweld.ir.graph import AGAIN, KEEP, LOC, ORIGIN, VAL, call_node
+from torchweld.ir.nested import tensors_in
 from torchweld.ir.predicted import below_functionalization, real_strides
 from torchweld.ir.size_node import node_of, plain
 
@@ -58,6 +59,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.origin = ""
         self.loc: Loc = NOWHERE
         self.again = False
+        self.keeps: Callable[..., bool | None] | None = None
         self.backward = False
         self.inner = False
         self._begun: list[tuple[int, str, Loc]] = []
@@ -82,9 +84,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._remember(value, node)
         return node
 
-    def begin(self, origin: str, loc: Loc, again: bool = False) -> None:
-        """What is recorded from now on comes from this captured node. again: see AGAIN."""
-        self.origin, self.loc, self.again = origin, loc, again
+    def begin(self, origin: str, loc: Loc, keeps: Callable[..., bool | None] | None
+              = None) -> None:  # fmt: skip
+        """What is recorded from now on comes from this captured node. keeps: of one that is
+        checkpointed: whether the result of an operator is kept; None: it is computed again."""
+        self.origin, self.loc, self.again, self.keeps = origin, loc, keeps is not None, keeps
         if torch.is_grad_enabled():
             self._begun.append((_next_number(), origin, loc))
 
@@ -146,6 +150,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is _TO_COPY and not isinstance(args[0], Tensor):  # a number inside of vmap
             return self._number(args[0], kwargs)
         args, kwargs = self._with_scalars(args), self._with_scalars(kwargs)
+        if self.keeps is None or self._decomposing or self.backward:
+            return self._whole(func, types, args, kwargs)
+        out = self._whole(func, types, args, kwargs)
+        if self.keeps(func, args, kwargs, out):
+            for x in tensors_in(out):
+                self.keep(x)
+                self.node_of(x).meta[KEEP] = True
+        return out
+
+    def _whole(self, func: Any, types: Sequence[type], args: Any, kwargs: Any) -> Any:
+        """The result of an operator, by what it is made of where that is wanted."""
         decomposed = self._decompose(func, args, kwargs)
         if decomposed is not NotImplemented:
             return decomposed

@@ -44,7 +44,7 @@ _HIDDEN_WRITES = {
 }
 
 # Operators that are to stay although nothing reads their results.
-_EFFECTS = frozenset(("_assert", "_print", "sym_constrain", "_foreach_assert"))
+_EFFECTS = frozenset(("_assert", "_print", "sym_constrain", "_foreach_assert", "hooked"))
 
 _MAYBE_INPUT = frozenset(("_unsafe_view",))
 

@@ -14,6 +14,7 @@ VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node p
 NUMBER = "number"  # node.meta: whether a placeholder stands for a Python number
 LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
 ORIGIN = "origin"  # node.meta[ORIGIN]: name of the captured node it came from
+KEEP = "keep"  # node.meta[KEEP]: True if the program asks to keep it and not to compute it again
 AGAIN = "again"  # node.meta[AGAIN]: True if the program asks to compute it again, not to keep it
 OWNED = "owned"  # node.meta[OWNED]: True for a placeholder that is a module's parameter or buffer
 KEPT = "kept"  # graph_module.meta[KEPT]: True while compiled code uses the graph itself

@@ -6,6 +6,7 @@ the tensors that it uses without being given them.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -15,7 +16,12 @@ from torch import Tensor
 from torch._functorch.eager_transforms import jvp, vjp
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import Function, once_differentiable
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    checkpoint,
+)
 
 Body = Callable[..., Any]
 
@@ -142,13 +148,32 @@ def _kind_of(name: str, once: bool) -> Any:
 class Checkpointed(Nested):
     """torch.utils.checkpoint of a graph: body(*own, *free) runs again for the backward.
 
-    options: for torch. Reentrant, only `own` are inputs for autograd.
+    options: for torch. Reentrant, only `own` are inputs for autograd. contexts: the user's
+    context_fn, which says what is kept.
     """
 
-    def __init__(self, body: Body, options: dict[str, Any]) -> None:
+    def __init__(self, body: Body, options: dict[str, Any], contexts: Body | None = None) -> None:
         super().__init__("checkpoint")
         self.body = body
-        self.options = options
+        self.options = options if contexts is None else {**options, "context_fn": contexts}
+        self.contexts = contexts
+
+    def keeps(self) -> Callable[..., bool | None]:
+        """Whether the program wants the result of an operator kept; None if it does not say.
+
+        To be asked with (operator, arguments, keyword arguments, result) in their order.
+        """
+        policy = None
+        if self.contexts is not None:
+            policy = getattr(self.contexts()[0], "policy_fn", None)
+
+        def asked(op: Any, args: Any, kwargs: Any, out: Any) -> bool | None:
+            if policy is None or op in SAC_IGNORED_OPS:
+                return None
+            said = policy(_selecting(out), op, *args, **kwargs)
+            return said is True or said in _KEPT
+
+        return asked
 
     def __call__(self, own: Sequence[Tensor], free: Sequence[Tensor]) -> Any:
         inputs = (*own, *free)
@@ -160,6 +185,16 @@ class Checkpointed(Nested):
             return self.body(*given, *free)
 
         return checkpoint(run, *own, **self.options)
+
+
+_KEPT = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
+_SAID = frozenset(inspect.signature(SelectiveCheckpointContext).parameters)
+
+
+def _selecting(out: Any) -> SelectiveCheckpointContext:
+    """What a policy is told beside the operator; more from torch 2.13 on."""
+    said = {"is_recompute": False, "op_output": out}
+    return SelectiveCheckpointContext(**{k: v for k, v in said.items() if k in _SAID})
 
 
 class Pulled(Nested):

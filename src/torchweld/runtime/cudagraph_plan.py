@@ -278,6 +278,8 @@ def _impossible(p: Program, forced: bool) -> str:
 
 def _call_refusal(c: Call, forced: bool) -> str:
     op = resolve(c.op)
+    if op.namespace == "torchweld" and op._schema.name != "torchweld::launched":
+        return f"{c.op} runs Python code of the user's"
     if op.namespace not in ("aten", "prims") and not forced:
         return f"{c.op} is not ATen's: what it does on the CPU would be left out"
     for tag in op.tags:

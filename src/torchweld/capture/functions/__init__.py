@@ -3,6 +3,7 @@
 from torchweld.capture import attrs_callable
 from torchweld.capture.arrays import attributes
 from torchweld.capture.functions import (
+    attention,
     autograd_functions,
     backward,
     builtin,
@@ -12,6 +13,7 @@ from torchweld.capture.functions import (
     control_flow,
     effects,
     exceptions,
+    hooks,
     iterators,
     objects,
     optimizers,
@@ -26,9 +28,10 @@ from torchweld.capture.functions import (
 )
 
 __all__ = [
-    "attributes", "attrs_callable", "autograd_functions", "backward", "builtin", "checkpoints",
-    "classes", "containers", "control_flow", "effects", "exceptions", "iterators", "objects",
-    "optimizers", "queues", "sets", "stdlib", "texts", "torch_calls", "torch_state", "transforms",
+    "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
+    "checkpoints", "classes", "containers", "control_flow", "effects", "exceptions", "hooks",
+    "iterators", "objects", "optimizers", "queues", "sets", "stdlib", "texts", "torch_calls",
+    "torch_state", "transforms",
     "whole",
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import Any
 
@@ -18,19 +19,29 @@ from torchweld.capture.inner import (
     runner,
 )
 from torchweld.capture.modes import SET_GRAD
+from torchweld.capture.outside_functions import real_function
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, refuse
 from torchweld.capture.tables import function
-from torchweld.capture.values.base import TensorValue, Value, constant
+from torchweld.capture.values.base import (
+    Const,
+    InstanceValue,
+    TensorValue,
+    TupleValue,
+    Value,
+    constant,
+)
 from torchweld.ir.nested import Checkpointed
 
 Args = list[Value]
 Kwargs = dict[str, Value]
 
+_NO_CONTEXTS: Any = torch.utils.checkpoint.noop_context_fn
 _PARAMETERS = frozenset(inspect.signature(torch.utils.checkpoint.checkpoint).parameters) | {
     "preserve_rng_state"}  # fmt: skip
 # options that are handed on; what others ask for, eager does
-_OPTIONS = ("use_reentrant", "preserve_rng_state")
+_OPTIONS = ("use_reentrant", "preserve_rng_state", "determinism_check", "early_stop")
+_REENTRANT = frozenset(("use_reentrant", "preserve_rng_state"))
 _WHY = "a side effect of a function that is checkpointed"
 
 
@@ -39,21 +50,63 @@ def checkpoint(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> N
     """Without gradients nothing is recomputed: the function is just called."""
     fn, *given = args
     rest = {k: v for k, v in kwargs.items() if k not in _PARAMETERS}
-    if not torch.is_grad_enabled() and "context_fn" not in kwargs:
+    contexts = kwargs.get("context_fn")
+    if isinstance(contexts, Const) and contexts.obj is _NO_CONTEXTS:
+        contexts = None
+    if not torch.is_grad_enabled() and contexts is None:
         cap.call(fn, given, rest, cont)
         return
     asked = {k: constant(v) for k, v in kwargs.items() if k in _PARAMETERS and k != "context_fn"}
     options = {k: asked.pop(k) for k in _OPTIONS if k in asked}
-    if asked or "context_fn" in kwargs or type(options.get("use_reentrant")) is not bool:
+    reentrant = options.get("use_reentrant")
+    if any(asked.values()) or type(reentrant) is not bool or (
+            reentrant and (contexts is not None or options.keys() - _REENTRANT)):  # fmt: skip
         raise refuse("W103", "checkpoint with unusual options", cap.loc())
-    if options["use_reentrant"]:
+    if reentrant:
         cap.deliver(_reentrant(cap, fn, given, rest, options), cont)
-    else:
-        cap.deliver(_not_reentrant(cap, fn, given, rest, options), cont)
+        return
+    real = None if contexts is None else _selecting(cap, contexts)
+    cap.deliver(_not_reentrant(cap, fn, given, rest, options, real), cont)
 
 
-def _not_reentrant(cap: Capture, fn: Value, args: Args, kwargs: Kwargs,
-                   options: dict[str, Any]) -> Value:  # fmt: skip
+# what stands for the contexts that torch makes of a policy
+_SELECTING = (object(), object())
+
+
+@function(torch.utils.checkpoint.create_selective_checkpoint_contexts)
+def contexts_of(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Only known inside of a context_fn, which is interpreted to see what it gives."""
+    if not cap.pure:
+        raise refuse("W103", "contexts of a checkpoint that are made in advance", cap.loc())
+    cap.deliver(TupleValue([Const(x) for x in _SELECTING]), cont)
+
+
+def _selecting(cap: Capture, contexts: Value) -> Any:
+    """The context_fn, which makes a policy of what is kept, or contexts that do nothing.
+
+    Errors: GraphBreak for other contexts.
+    """
+    body = new_body(cap, "the contexts of a checkpoint")
+    builder = cap.builder
+    try:
+        builder.open(body)
+        with repeatable(cap, (body,), "a side effect of the contexts of a checkpoint"):
+            made = inner_call(cap, contexts, [], {})
+    finally:
+        builder.close(body)
+    items = made.items if isinstance(made, TupleValue) else []
+    selecting = [getattr(x, "obj", None) for x in items] == [*_SELECTING]
+    if not selecting and not (len(items) == 2 and all(map(_does_nothing, items))):
+        raise refuse("W103", "checkpoint with contexts of one's own", cap.loc())
+    return real_function(cap, contexts)
+
+
+def _does_nothing(x: Any) -> bool:
+    return isinstance(x, InstanceValue) and x.klass is contextlib.nullcontext
+
+
+def _not_reentrant(cap: Capture, fn: Value, args: Args, kwargs: Kwargs, options: dict[str, Any],
+                   contexts: Any) -> Value:  # fmt: skip
     """Autograd sees the operators of the function: where its tensors come from is all one."""
     builder = cap.builder
     body = new_body(cap, "a checkpointed function")
@@ -64,8 +117,8 @@ def _not_reentrant(cap: Capture, fn: Value, args: Args, kwargs: Kwargs,
             body.graph.output(builder.to_fx(made))
     finally:
         builder.close(body)
-    return record(cap, Checkpointed(runner(body), options), ((), list(body.taken)),
-                  builder.to_fake(made))  # fmt: skip
+    target = Checkpointed(runner(body), options, contexts)
+    return record(cap, target, ((), list(body.taken)), builder.to_fake(made))
 
 
 def _reentrant(cap: Capture, fn: Value, args: Args, kwargs: Kwargs,

@@ -51,7 +51,7 @@ def _made(api: Callable[..., Any]) -> None:
         given = dict(signature.bind(*args, **kwargs).arguments)
         fn = given.pop("func")
         options = tuple((name, constant(cap.unwrap(x))) for name, x in given.items())
-        cap.deliver(_partial(api, options, fn), cont)
+        cap.deliver(partial_of(api, options, fn), cont)
 
     function(api)(handler)
     TRANSFORMS.update({c: (api, tuple(signature.parameters)) for c in _codes(api)})
@@ -63,7 +63,7 @@ def _codes(api: Callable[..., Any]) -> list[Any]:
     return [c for c in found.__code__.co_consts if inspect.iscode(c) and "func" in c.co_freevars]
 
 
-def _partial(api: Any, options: tuple[tuple[str, Any], ...], fn: Value) -> Value:
+def partial_of(api: Any, options: tuple[tuple[str, Any], ...], fn: Value) -> Value:
     args: Args = [Const(api), Const(options), fn]
     return PartialValue(Const(transformed), args, {}, functools.partial)
 

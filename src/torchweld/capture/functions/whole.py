@@ -11,7 +11,7 @@ from torch._functorch import apis, eager_transforms
 from torch._functorch import vmap as vmap_module
 from torch._higher_order_ops import associative_scan, cond, scan, while_loop
 from torch._higher_order_ops import map as map_module
-from torch.nn.attention import flex_attention
+from torch._higher_order_ops.flex_attention import flex_attention
 
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
@@ -21,11 +21,13 @@ from torchweld.capture.values.base import Value
 # what they make or call is compiled no more than they are
 _WHOLE: tuple[Any, ...] = (
     torch.cond, apis.chunk_vmap, eager_transforms.linearize, eager_transforms.functionalize,
-    flex_attention.flex_attention, flex_attention.create_block_mask,
     vmap_module.vmap_impl, apis.vmap, apis.grad, apis.grad_and_value, eager_transforms.vjp,
     eager_transforms.jvp, eager_transforms.jacrev, eager_transforms.jacfwd,
     eager_transforms.hessian,
 )  # fmt: skip
+# how operators begin that get functions
+_OPERATORS: tuple[Any, ...] = (
+    torch._ops.HigherOrderOperator.__call__, type(flex_attention).__call__)  # fmt: skip
 _INLINED = (eager_transforms.hessian,)
 # the module's attribute is the module or the function in it, depending on the version of torch
 _BY_MODULE = ((cond, "cond"), (while_loop, "while_loop"), (scan, "scan"), (map_module, "map"),
@@ -40,7 +42,7 @@ def _functions() -> Iterator[Callable[..., Any]]:
 
 def whole_codes() -> list[types.CodeType]:
     """The code of these functions, and of functions that they make."""
-    found = [f.__code__ for f in _functions()]
+    found = [f.__code__ for f in (*_functions(), *_OPERATORS)]
     return [*found, *(c for f in found for c in f.co_consts if isinstance(c, types.CodeType)
                       and not c.co_name.startswith("<"))]  # fmt: skip
 
