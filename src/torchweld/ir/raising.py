@@ -17,7 +17,8 @@ _INDEXING = frozenset((
 _RANGES = frozenset((
     "bernoulli", "binary_cross_entropy", "bincount", "cross_entropy", "ctc_loss",
     "multi_margin_loss", "multilabel_margin_loss", "multinomial", "nll_loss", "nll_loss2d",
-    "nll_loss_forward", "nll_loss2d_forward", "nll_loss_nd", "normal", "poisson", "quantile", "repeat_interleave",
+    "nll_loss_forward", "nll_loss2d_forward", "nll_loss_nd", "normal", "poisson", "quantile",
+    "repeat_interleave",
 ))  # fmt: skip
 # a matrix without what is asked for
 _MATRICES = frozenset((
