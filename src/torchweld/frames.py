@@ -34,6 +34,7 @@ from torchweld.base.errors import (
     UsageTypeError,
     WeldError,
 )
+from torchweld.capture.class_writes import Written
 from torchweld.capture.functions.whole import whole_codes
 from torchweld.capture.guard_build import GuardBuilder
 from torchweld.capture.interp import capture
@@ -43,8 +44,10 @@ from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
 from torchweld.capture.state import Stuck, WithoutCopies
+from torchweld.capture.wrap import is_empty_cell
 from torchweld.frame import hook
 from torchweld.frame.assemble import Unassemblable
+from torchweld.frame.decode import decode
 from torchweld.frame.hook import FrameView
 from torchweld.frame.program import Dispatcher, Entry, torch_init
 from torchweld.generators import is_suspendable, starter
@@ -279,13 +282,18 @@ def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], si
     return entry
 
 
-def _region(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Region:
-    try:
-        return capture(cap, fn, args)
-    except WithoutCopies:
-        site.copies = False
-        Capture.__init__(cap, site.varying(), cap.stop, copies=False)
-        return capture(cap, fn, args)
+def _region(cap: Capture, fn: types.FunctionType, args: tuple[object, ...],
+            site: Site) -> Region:  # fmt: skip
+    """What is captured, from the start again when a class attribute turns out to be assigned, or
+    when calls must not be copied."""
+    while True:
+        try:
+            return capture(cap, fn, args)
+        except Written as found:
+            site.attributes.add(found.attr)
+        except WithoutCopies:
+            site.copies = False
+        cap.restart(site.varying(), site.copies)
 
 
 class Round(Exception):
@@ -405,7 +413,7 @@ def eager_entry(fn: types.FunctionType, args: tuple[object, ...], site: Site,
 def _plain_entry(fn: types.FunctionType, run: Callable[..., Any], args: tuple[object, ...],
                  guards: Sequence[Guard]) -> Entry:  # fmt: skip
     """An entry that gives its arguments to `run`, behind a first one."""
-    names = fn.__code__.co_varnames
+    names = (*decode(fn.__code__).params, fn.__name__)
     flat = [Local.make(i, names[i]) for i in range(len(args))]
     builder = GuardBuilder(guards, flat, len(args))
     program = builder.build()
@@ -435,12 +443,11 @@ _LEFT = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>", "__torch_function
 def _is_skipped(view: FrameView) -> bool:
     """Whether frames of this code are never compiled on their own.
 
-    Functions with a closure are: entries belong to the code, and each function has its own cells.
-    Not so methods that only say super(): the class of their first argument is guarded.
+    The wrappers that decorators make are: their code is shared by what has nothing in common.
     """
     code = view.code
     fn: Any = view.function
-    if code.co_freevars and not (code.co_freevars == ("__class__",) and code.co_argcount):
+    if _is_wrapper(fn):
         return True
     if view.locals and isinstance(view.locals[0], FunctionCtx):
         return True  # of autograd: what is written to it is for C to read
@@ -453,11 +460,24 @@ def _is_skipped(view: FrameView) -> bool:
         getattr(sys.modules.get(module), "__dict__", None) is not fn.__globals__)  # fmt: skip
 
 
+def _is_wrapper(fn: Any) -> bool:
+    """Whether a function closes over another one that was not made in the same call."""
+    inside = fn.__qualname__.rpartition(".")[0]
+    for cell in fn.__closure__ or ():
+        held = None if is_empty_cell(cell) else cell.cell_contents
+        held = getattr(held, "__func__", held)
+        if callable(held) and not isinstance(held, torch.nn.Module | type) and (
+                getattr(held, "__qualname__", "").rpartition(".")[0] != inside):  # fmt: skip
+            return True
+    return False
+
+
 def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
     """Entries for a frame that eager code starts; None: frames of its code are let alone."""
     outer: Site | None = getattr(REGION, "site", None)
     if outer is None or is_compiling():
         return ()
+    args = (*view.locals, view.function) if view.code.co_freevars else view.locals
     mark = mark_of(view.function)
     if mark is not None:
         return _marked_frame(view, mark[0])
@@ -476,10 +496,10 @@ def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
     if not _lock.acquire(blocking=False):
         return _as_before(view)
     try:
-        if _declines(site, named(view.function), site.entries, view.locals):
+        if _declines(site, named(view.function), site.entries, args):
             return _as_before(view)
         with Compiling():
-            entry = _inner_entry(view, site)
+            entry = _inner_entry(view, args, site)
     except RecompileError as error:
         REGION.failed = error
         return _as_before(view)
@@ -520,13 +540,13 @@ def _has_tensors(values: tuple[object, ...]) -> bool:
     )
 
 
-def _inner_entry(view: FrameView, site: Site) -> Entry | None:
+def _inner_entry(view: FrameView, args: tuple[object, ...], site: Site) -> Entry | None:
     if len(site.entries) >= site.options.recompile_limit:
-        _give_up(named(view.function), site, site.entries, view.locals)
+        _give_up(named(view.function), site, site.entries, args)
         return None
     try:
         fn: Any = view.function
-        return _entry_or_eager(fn, view.locals, site, site.entries)
+        return _entry_or_eager(fn, args, site, site.entries)
     except StateChanged:
         raise
     except Unsupported:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchweld.capture.class_state import ClassState
 from torchweld.capture.guard_build import load
 from torchweld.capture.size_guards import value_of
 from torchweld.frame.program import Entry, tensor_codes
@@ -240,6 +241,9 @@ def _pair(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str
 
 
 def _class(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    if isinstance(guard.expected, ClassState):
+        for base, name in guard.expected.changed():
+            return f"`{base.__qualname__}.{name}` was set", "set it before"
     return f"an attribute of class {_name(guard)} or of its bases was set", "set it before"
 
 

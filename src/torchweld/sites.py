@@ -16,6 +16,7 @@ from typing import Any
 from weakref import ReferenceType
 
 from torchweld.base import config
+from torchweld.capture.class_state import ClassAttr
 from torchweld.capture.symbolic import Varying
 from torchweld.frame.hook import run_hooked
 from torchweld.frame.program import Dispatcher, Entry
@@ -56,7 +57,8 @@ class Made:
 class Site:
     """What is known of one function that is compiled, besides its entries.
 
-    late: sources of numbers that changed. parts: of sizes and strides of tensors. inner: of the
+    late: sources of numbers that changed. parts: of sizes and strides of tensors.
+    attributes: of classes, that are assigned. inner: of the
     functions that it calls when it runs eagerly, by the id of their code; these have a `code`, and
     a `root`: the one that calls them, directly or not. entries: what was made, in order.
     warm: it was called before. spent: its limit was reached. changes: how often a capture was in
@@ -69,6 +71,7 @@ class Site:
     options: Options
     late: set[Source] = field(default_factory=set)
     parts: set[tuple[Source, str, int]] = field(default_factory=set)
+    attributes: set[ClassAttr] = field(default_factory=set)
     inner: dict[int, Site] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
     code: types.CodeType | None = None
@@ -88,11 +91,13 @@ class Site:
         dynamic = self.options.dynamic
         learns = dynamic is not False and config.current().dynamic
         return Varying(frozenset(self.late), frozenset(self.parts if learns else ()),
-                       dynamic is True, dynamic is not False, learns)  # fmt: skip
+                       dynamic is True, dynamic is not False, learns,
+                       frozenset(self.attributes))  # fmt: skip
 
     def clear(self) -> None:
         self.late.clear()
         self.parts.clear()
+        self.attributes.clear()
         self.inner.clear()
         self.entries.clear()
         self.points.clear()
@@ -117,9 +122,13 @@ def eager_call(fn: types.FunctionType, site: Site, hooked: bool = True) -> Calla
     # a function that was compiled owns its entries, and lives while one of them runs
     found: Callable[[], Any] = weakref.ref(fn) if site.code is None else lambda: fn
     site_of = weakref.ref(site)
+    is_given = site.code is not None and bool(code.co_freevars)
 
     def run(outs: object, *flat: Any) -> Any:
-        real = found()
+        if is_given:
+            *flat, real = flat  # type: ignore[assignment]
+        else:
+            real = found()
         before = getattr(REGION, "site", None)
         REGION.site = site_of()
         try:

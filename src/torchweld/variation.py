@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from torchweld.base.errors import PromiseError
+from torchweld.capture.class_state import ClassState
 from torchweld.capture.guard_build import load
 from torchweld.capture.size_guards import size_guards
 from torchweld.frame.program import Entry, tensor_codes
@@ -25,6 +26,8 @@ def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> Non
         for guard in entry.info.guards:
             if guard.kind == "tensor" and site.options.dynamic is not False:
                 site.parts.update(changed_parts(guard, args))
+            if isinstance(guard.expected, ClassState):
+                site.attributes.update(guard.expected.changed())
             if guard.kind != "equal" or type(guard.expected) not in (int, float):
                 continue
             assert guard.source is not None

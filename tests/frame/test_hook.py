@@ -556,3 +556,34 @@ def test_uninstall_inside_a_region_runs_frames_as_they_are():
     with hook.Hooked():
         hook.uninstall()
         assert inner() == 1
+
+
+def test_entries_that_read_the_function_serve_all_functions_with_its_code():
+    """The function is behind the arguments, of which there may be many."""
+
+    def make(value):
+        def inner(x, *rest, **named):
+            return value
+
+        def many(a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q, r, s, t, u, v, w, x, y, z, *rest):
+            return value
+
+        return inner, many
+
+    asked = []
+
+    def callback(view):
+        if view.code.co_name not in ("inner", "many"):
+            return None
+        asked.append(view.code.co_name)
+        n = len(view.locals) + 1
+        return [entry_for(n, lambda b, r: b.check(
+            Op.IS_NOT, b.access(Op.CLOSURE, r[-1]), 3), call=lambda *a: a[-1])]
+
+    hook.install(callback)
+    for which in (0, 1):
+        functions = [make(value)[which] for value in range(4)]
+        args = range(25) if which else (1,)
+        answers = hook.run_hooked(lambda fns=functions, args=args: [fn(*args) for fn in fns])
+        assert answers == [*functions[:3], 3]
+    assert asked[:1] == ["inner"] and "many" in asked

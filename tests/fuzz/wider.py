@@ -458,11 +458,13 @@ def deleted(m: Maker) -> None:
 
 
 def indexed(m: Maker) -> None:
-    """Data that an operator checks."""
+    """Data that an operator checks, and refuses where nothing was written that cannot be undone."""
     q, i = m.tensor(0), m.integer(0)
+    wrote = any(re.search(r"[a-z]_\(|\] \+?= ", text) for text in m.lines)
+    limit = 4 if not wrote and m.dice.random() < 0.5 else 3
     _say(m, "@tensor = " + m.dice.choice([
         f"{q}[torch.tensor([0] * {q}.shape[0])]", f"{q}.index_select(1, torch.tensor([2, 1, 0]))",
-        f"{q}.gather(1, torch.zeros_like({q}, dtype=torch.long) + abs({i}) % 4)",
+        f"{q}.gather(1, torch.zeros_like({q}, dtype=torch.long) + abs({i}) % {limit})",
         f"torch.nn.functional.embedding(torch.zeros({q}.shape[0], dtype=torch.long), {q})",
         f"{q}.flip(0)", f"{q}.roll(1, 0)", f"{q}.masked_fill({m.tensor(0)} > 0, {i})",
         f"{q}.cumsum(0)", f"{q}.sort(0)[0]",

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchweld.capture.class_state import HEAP_TYPE
+from torchweld.capture.class_writes import known_attr, show
 from torchweld.capture.instances import MISSING as MISSING
 from torchweld.capture.instances import instance_get, instance_set, slot_get, vars_of
 from torchweld.capture.session import Capture
@@ -37,7 +39,6 @@ from torchweld.ir.source import Attr, ClosureCell, InstanceDict, Item, Source
 _UNWATCHED = ("torch", "builtins", "math", "operator", "collections", "functools", "typing", "enum",
               "types", "itertools", "abc", "contextlib", "dataclasses", "copy",
               "inspect")  # fmt: skip
-_HEAP_TYPE = 1 << 9  # of `__flags__`: attributes of the class can be assigned
 _DESCRIPTORS_OF_C = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
     types.BuiltinFunctionType,
@@ -61,8 +62,8 @@ def mro_lookup(kind: type, name: str) -> Any:
 def watch_class(cap: Capture, kind: type) -> None:
     """Guard that no attribute is assigned of a class that the user or torch made in Python."""
     module = str(getattr(kind, "__module__", "")).split(".")[0]
-    if module not in _UNWATCHED or (module == "torch" and kind.__flags__ & _HEAP_TYPE):
-        cap.guard("class_version", cap.pin(kind), None)
+    if module not in _UNWATCHED or (module == "torch" and kind.__flags__ & HEAP_TYPE):
+        cap.guard_class(kind)
         if module != "torch" and id(kind) not in cap.born:
             cap.note_birth(kind, stops_of(cap))
 
@@ -70,7 +71,7 @@ def watch_class(cap: Capture, kind: type) -> None:
 def watch_method(cap: Capture, kind: type, name: str) -> None:
     """Guard that a class whose other attributes may be assigned finds the same under a name."""
     for base in kind.__mro__:
-        if not base.__flags__ & _HEAP_TYPE:
+        if not base.__flags__ & HEAP_TYPE:
             return
         own = InstanceDict.make(cap.pin(base))
         if name in base.__dict__:
@@ -241,6 +242,7 @@ def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | Non
     """Attribute of a class: the metaclass's data descriptors, the mro, the metaclass's rest."""
     if name in ("__dict__", "__mro__", "__name__", "__qualname__", "__module__", "__bases__",
                 "__doc__", "__class__", "__annotations__", "__base__", "__flags__"):  # fmt: skip
+        show(cap, kind, name)
         try:
             cap.deliver(from_python(getattr(kind, name)), cont)
         except AttributeError as error:
@@ -248,6 +250,10 @@ def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | Non
         return
     raw = mro_lookup(kind, name)
     watch_class(cap, kind)
+    known = known_attr(cap, kind.__mro__, name)
+    if known is not None:
+        cap.deliver(known, cont)
+        return
     if raw is MISSING:
         meta = mro_lookup(type(kind), name)
         watch_class(cap, type(kind))
@@ -372,6 +378,11 @@ def generic_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None)
     own = instance_get(cap, obj, name)
     if own is not None:
         cap.deliver(own, cont)
+        return
+    known = known_attr(cap, obj.klass.__mro__, name)
+    if known is not None:
+        watch_class(cap, obj.klass)
+        cap.deliver(known, cont)
         return
     if raw is not MISSING:
         watch_class(cap, obj.klass)

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable, Sequence
 
 from torchweld.capture.attrs import bind_raw, builtin_attr, get_attr, watch_class
+from torchweld.capture.class_writes import known_attr
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised
 from torchweld.capture.tables import GETATTR
@@ -31,6 +32,11 @@ def _super_attr(cap: Capture, obj: SuperValue, name: str, cont: Cont | None) -> 
         real = None  # a method of a metaclass: the class is the instance
     kind: type = real if real is not None else start.cls()
     mro = kind.__mro__
+    known = known_attr(cap, mro[mro.index(obj.klass) + 1 :], name)
+    if known is not None:
+        watch_class(cap, kind)
+        cap.deliver(known, cont)
+        return
     for base in mro[mro.index(obj.klass) + 1 :]:
         if name in base.__dict__:
             raw = base.__dict__[name]

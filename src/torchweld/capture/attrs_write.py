@@ -13,6 +13,7 @@ from torchweld.capture.attrs import (
     mro_lookup,
     watch_class,
 )
+from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.grads import set_grad
 from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.session import Capture
@@ -52,6 +53,10 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         return
     if isinstance(obj, TensorValue):
         raise refuse("W106", f"assignment to Tensor.{name}", cap.loc())
+    if isinstance(obj, Const) and isinstance(obj.obj, type) and (
+            set_class_attr(cap, obj.obj, name, value)):  # fmt: skip
+        done(Const(None))
+        return
     why = f"assignment to attribute {name} of {obj.cls().__name__}"
     looked = _first_look(cap, obj)
     if looked:

@@ -20,6 +20,7 @@ from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture import functions, opcodes, outside
 from torchweld.capture.attrs import closure_of
 from torchweld.capture.calls import call_value
+from torchweld.capture.class_writes import settle_class_guards
 from torchweld.capture.guard_build import is_no_inference
 from torchweld.capture.modes import ATTENTION
 from torchweld.capture.modes_kept import keep_modes, left_in_inference
@@ -89,6 +90,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         why = "a torch function or dispatch mode, a functorch transform, forward-mode AD or a trace"
         raise refuse("W115", f"{why} is active")
     locals_: list[Source] = [Local.make(i, name) for i, name in enumerate(code.params)]
+    if len(args) > len(locals_):
+        locals_.append(_function_source(code))
     cap.is_rest = sets_up(code, 0)
     cap.in_block = cap.is_rest and _has_blocks(code, args)
     _push_root(cap, fn, code, args)
@@ -108,6 +111,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
             undo()
     if cap.builder.n_calls == 0 and rest is None:
         raise refuse("W113", f"{code.qualname} runs no tensor operation")
+    settle_class_guards(cap)
     inputs = tuple(source for source, _, _ in cap.builder.inputs)
     check_fixed(cap, rest is not None)
     _check_hooked(cap)
@@ -219,10 +223,17 @@ def _guard_autocast(cap: Capture) -> None:
         cap.guard("state", None, (fn, fn()))
 
 
+def _function_source(code: Code) -> Source:
+    """Where the function itself is found: the last of the flat arguments, if it has a closure and
+    is not known before it is called."""
+    return Local.make(len(code.params), code.name)
+
+
 def _push_root(cap: Capture, fn: types.FunctionType, code: Code, args: tuple[object, ...]) -> None:
     frame = VFrame(code, fn.__globals__, cap.pin(fn.__globals__, "globals"))
-    frame.cells = closure_of(cap, fn, cap.pin(fn))
-    for i, (name, value) in enumerate(zip(code.params, args, strict=True)):
+    given = len(args) > len(code.params)
+    frame.cells = closure_of(cap, fn, _function_source(code) if given else cap.pin(fn))
+    for i, (name, value) in enumerate(zip(code.params, args, strict=False)):
         slot = Lazy(value, Local.make(i, name))
         if name in code.cellvars:
             frame.cells[name] = CellValue(slot)

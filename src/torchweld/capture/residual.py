@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchweld.base.errors import InternalError
+from torchweld.capture.class_writes import class_statements
 from torchweld.capture.grads import dropped, is_spent, spent, unchanged, without_graph
 from torchweld.capture.items import advanced
 from torchweld.capture.late import TYPE_VARIES, LateNumber
@@ -549,8 +550,9 @@ def _runs_again(cap: Capture) -> bool:
 
     It can, if the graph has written nothing.
     """
-    does = cap.effects or cap.globals_written or any(c.source for c in cap.changed)
-    needed = cap.in_block or (cap.builder.risky and (cap.handles_risk or bool(does)))
+    does = (*cap.effects, *cap.globals_written, *cap.class_writes,
+            *(c for c in cap.changed if c.source is not None))  # fmt: skip
+    needed = cap.in_block or (cap.builder.risky and (cap.handles_risk or len(does) > 0))
     return needed and cap.builder.n_calls > 0 and not cap.builder.mutated_inputs()
 
 
@@ -568,6 +570,7 @@ def _effects(r: Residual, grad_mode: bool) -> None:
     for (_, name), (table, value) in cap.globals_written.items():
         assert value is not None
         r.lines.append(f"{r.bind_const(table)}[{name!r}] = {r.expr(value)}")
+    r.lines += class_statements(cap, r.bind_const, r.expr)
     if torch.is_grad_enabled() != grad_mode:
         r.lines.append(f"{r.bind_const(torch._C._set_grad_enabled)}({torch.is_grad_enabled()})")
 

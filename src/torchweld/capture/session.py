@@ -15,6 +15,7 @@ from torch.fx import Node
 
 from torchweld.base.errors import GraphBreak, InternalError
 from torchweld.base.loc import NOWHERE, Loc
+from torchweld.capture.class_state import ClassAttr, ClassState
 from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.late import LateNumbers
 from torchweld.capture.state import Cont, Handed, VFrame, refuse
@@ -142,8 +143,10 @@ class Capture:
     changed: outside objects that the frame changed, in the order of the first change.
     late: numbers that changed between calls, to be read when the compiled code runs. sizes: sizes
     that did, and what is made of them.
+    class_attrs: of classes, that are known to be assigned by somebody; class_writes: by the frame.
+    class_states: of the classes that are guarded.
     stop: the number of the instruction before which the capture ends; 0 for the end of the frame.
-    shown: ids of dicts that a mapping proxy shows, as they were.
+    shown: ids of dicts that a mapping proxy shows, as they were, and of classes in whose it looked.
     born: when a value was made that cannot leave the capture, by its id.
     is_rest: whether the frame is the rest of a broken one. in_block: and may be inside of a try or
     with block, or called from one.
@@ -181,6 +184,9 @@ class Capture:
         self.grads: dict[int, tuple[TensorValue, Value]] = {}
         self.backwards = 0
         self.shown: set[int] = set()
+        self.class_attrs = varying.attributes
+        self.class_writes: dict[ClassAttr, Value] = {}
+        self.class_states: dict[type, ClassState] = {}
         self.globals_written: dict[tuple[int, str], tuple[dict[str, object], Value | None]] = {}
         self.handled: list[Value] = []
         self.cells: dict[int, CellValue] = {}
@@ -317,8 +323,14 @@ class Capture:
         if self.private.owns(source):
             return
         if kind == "type" and isinstance(expected, type) and issubclass(expected, torch.nn.Module):
-            self.guard("class_version", self.pin(expected), None)  # its methods may be replaced
+            self.guard_class(expected)  # its methods may be replaced
         self.add_guard(kind, source, expected)
+
+    def guard_class(self, kind: type) -> None:
+        """Record that nothing of a class is assigned."""
+        if kind not in self.class_states:
+            self.class_states[kind] = ClassState(kind)
+            self.guard("class_version", self.pin(kind), self.class_states[kind])
 
     def add_guard(self, kind: str, source: Source | None, expected: object,
                   why: Loc | None = None) -> None:  # fmt: skip
@@ -341,6 +353,12 @@ class Capture:
             if isinstance(value, IteratorValue):
                 value.step, value.real = lambda: None, None
         self.__dict__.clear()
+
+    def restart(self, varying: Varying, copies: bool) -> None:
+        """Forget everything; more is known of what varies."""
+        stop = self.stop
+        self.close()
+        self.__init__(varying, stop, copies)  # type: ignore[misc]
 
     def note_birth(self, value: object, stops: tuple[int, ...]) -> None:
         """A value was made that cannot leave the capture, which could stop before it instead; or a

@@ -113,8 +113,8 @@ class Position:
 
 def _calm(cap: Capture) -> bool:
     """Whether what a call does depends on nothing but its arguments and on what is guarded."""
-    return not (cap.late.sources or cap.globals_written or cap.handled or cap.private.made
-                or cap.substituted or cap.inline_next or cap.inference
+    return not (cap.late.sources or cap.class_attrs or cap.globals_written or cap.handled
+                or cap.private.made or cap.substituted or cap.inline_next or cap.inference
                 or cap.builder.bodies or cap.sizes.active)  # fmt: skip
 
 

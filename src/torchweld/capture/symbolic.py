@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from torchweld.capture.class_state import ClassAttr
 from torchweld.capture.late import LateNumber
 from torchweld.capture.values.base import Const, SizeValue, TensorValue, Value
 from torchweld.ir.expr import (
@@ -48,7 +49,7 @@ class Varying:
 
     numbers: sources of numbers. parts: (source of a tensor, "size" or "stride", dimension). all: so
     does every size of every input that is no parameter. allowed: False if no size may vary.
-    integers: whether numbers may become sizes.
+    integers: whether numbers may become sizes. attributes: of classes, that are assigned.
     """
 
     numbers: frozenset[Source] = frozenset()
@@ -56,6 +57,7 @@ class Varying:
     all: bool = False
     allowed: bool = True
     integers: bool = False
+    attributes: frozenset[ClassAttr] = frozenset()
 
 
 def is_varying(x: object) -> bool:

@@ -214,7 +214,8 @@ typedef struct TwRecord {
     PyObject *entries;          /* a tuple of entries and of weak references to entries */
     bool settled;               /* that nothing matches is no longer reported */
     /* Of the function that the entries were made for, as addresses; NULL: they are for any. Guards
-       start from the arguments, so functions that share only their code must not share entries. */
+       start from the arguments, so functions that share only their code must not share entries,
+       unless all of them read the function, which is behind the arguments. */
     const void *globals, *closure;
 } TwRecord;
 

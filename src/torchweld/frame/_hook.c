@@ -131,6 +131,49 @@ has_entries(const TwRecord *r)
     return r != NULL && r != TW_SKIP && r != TW_QUIET;
 }
 
+/* The flat arguments of a frame and, behind them, its function: entries of functions with a closure
+   find the cells there, so that all functions with the same code share them. */
+enum { FLAT_ROOM = 24 };
+
+static PyObject **
+flat_of(_PyInterpreterFrame *frame, Py_ssize_t n_flat, PyObject *room[FLAT_ROOM])
+{
+    PyObject **flat = room;
+
+    if (n_flat + 1 > FLAT_ROOM && (flat = PyMem_New(PyObject *, n_flat + 1)) == NULL) {
+        return NULL;
+    }
+    memcpy(flat, frame->localsplus, sizeof(PyObject *) * (size_t)n_flat);
+    flat[n_flat] = tw_frame_function(frame);
+    return flat;
+}
+
+static bool
+entry_takes_function(PyObject *item, Py_ssize_t n_flat)
+{
+    return Py_IS_TYPE(item, &TwEntry_Type) && ((TwEntry *)item)->program->n_args > n_flat;
+}
+
+/* Whether all of these entries read the function of the frame. */
+static bool
+take_function(PyObject *entries, Py_ssize_t n_flat)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(entries); i++) {
+        PyObject *item = PyTuple_GET_ITEM(entries, i), *alive = NULL;
+        bool takes;
+
+        if (!Py_IS_TYPE(item, &TwEntry_Type)) {
+            item = alive = tw_weakref_get(item);
+        }
+        takes = item == NULL || entry_takes_function(item, n_flat);
+        Py_XDECREF(alive);
+        if (!takes) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void
 settle(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject *entries)
 {
@@ -143,7 +186,7 @@ settle(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject *entries)
     }
     else if (entries != NULL && has_entries(r = tw_record_get(code))) {
         r->globals = fn->func_globals;
-        r->closure = fn->func_closure;
+        r->closure = take_function(entries, tw_code_n_flat(code)) ? NULL : fn->func_closure;
     }
 }
 
@@ -153,7 +196,9 @@ is_for(const TwRecord *r, _PyInterpreterFrame *frame)
 {
     PyFunctionObject *fn = (PyFunctionObject *)tw_frame_function(frame);
 
-    return r->globals == NULL || (r->globals == fn->func_globals && r->closure == fn->func_closure);
+    return r->globals == NULL
+        || (r->globals == fn->func_globals
+            && (r->closure == NULL || r->closure == fn->func_closure));
 }
 
 /* Asks about a frame that no entry took; `known` says if its code had entries. */
@@ -178,11 +223,10 @@ entries_for(_PyInterpreterFrame *frame, PyCodeObject *code, bool known)
 
 /* Runs the entries of the frame's code, which the callbacks may make first. False: none matches. */
 static bool
-try_frame(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject **result)
+try_flat(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject *const *flat, Py_ssize_t n_flat,
+         PyObject **result)
 {
     TwRecord *r = tw_record_get(code);
-    PyObject *const *flat = frame->localsplus;
-    Py_ssize_t n_flat = tw_code_n_flat(code);
     PyObject *entries;
     bool known = r != NULL && tw_any_alive(r->entries), matched;
 
@@ -207,6 +251,27 @@ try_frame(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject **result)
     }
     matched = tw_entries_try(entries, flat, n_flat, result);
     Py_DECREF(entries);
+    return matched;
+}
+
+static bool
+try_frame(_PyInterpreterFrame *frame, PyCodeObject *code, PyObject **result)
+{
+    Py_ssize_t n_flat = tw_code_n_flat(code);
+    PyObject *room[FLAT_ROOM], **flat;
+    bool matched;
+
+    if (code->co_nfreevars == 0) {
+        return try_flat(frame, code, frame->localsplus, n_flat, result);
+    }
+    flat = flat_of(frame, n_flat, room);
+    if (flat == NULL) {
+        return false;
+    }
+    matched = try_flat(frame, code, flat, n_flat + 1, result);
+    if (flat != room) {
+        PyMem_Free(flat);
+    }
     return matched;
 }
 

@@ -23,7 +23,7 @@ KINDS: dict[str, str] = {
     "tensor": "the metadata tuple of frame.program.tensor_codes, None where any value passes",
     "same": "the Source of a value that is the same object",
     "distinct": "the Source of a value that is a different object",
-    "class_version": "None: no attribute of the class or its bases was assigned since capture",
+    "class_version": "a ClassState: nothing was assigned in the class or its bases since capture",
     "state": "(nullary callable, result): interpreter or torch state",
     "sizes": "a SizeRelation; source is None",
     "predicate": "a callable of the value that answers true; the last resort",

@@ -1,0 +1,53 @@
+"""What is in a class, and which of its attributes are data that may be assigned."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+HEAP_TYPE = 1 << 9  # of `__flags__`: attributes of the class can be assigned
+ClassAttr = tuple[type, str]
+
+
+class ClassState:
+    """What is in a class and its bases, to tell later what was assigned. Equal for one class."""
+
+    __slots__ = ("found", "kind")
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.found = {base: dict(vars(base)) for base in kind.__mro__ if is_users(base)}
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ClassState) and other.kind is self.kind
+
+    def __repr__(self) -> str:
+        return "as it was"
+
+    def changed(self) -> Iterator[ClassAttr]:
+        """The attributes that hold other data by now."""
+        for base, before in self.found.items():
+            for name, now in vars(base).items():
+                was = before.get(name)
+                if was is not now and is_data(name, was) and is_data(name, now):
+                    yield base, name
+
+
+def is_users(kind: type) -> bool:
+    """Whether a class is the user's own, and an ordinary one."""
+    module = str(getattr(kind, "__module__", "")).split(".")[0]
+    return bool(kind.__flags__ & HEAP_TYPE) and module != "torch" and not issubclass(
+        kind, enum.Enum | type)  # fmt: skip
+
+
+def is_data(name: str, raw: object) -> bool:
+    """Whether a class attribute is no method and means nothing to Python."""
+    dunder = name.startswith("__") and name.endswith("__")
+    return not dunder and not has_protocol(type(raw))
+
+
+def has_protocol(kind: type) -> bool:
+    return any(hasattr(kind, n) for n in ("__get__", "__set__", "__delete__"))
