@@ -32,6 +32,9 @@ from torchweld.ir.loop import (
 )
 from torchweld.ir.plan import Kernel, Stage, Tile
 
+Place = tuple[Buffer, tuple[Expr, ...]]
+NOTHING: Mapping[Place, Scalar] = {}
+
 # p and r in the kernel's text
 POINT = "p"
 STEP = "r"
@@ -280,16 +283,17 @@ class OnePass:
 def one_pass(stages: Sequence[TiledStage], private: frozenset[Buffer]) -> OnePass | None:
     """What the first of `stages` can share with the next one that has loops; None: nothing.
 
-    What both leave behind must be local, and `second` needs `first` only in such pairs.
+    What both leave behind is local or a fold, and `second` needs `first` only in such pairs.
     """
     first = stages[0]
     at = next((k for k, s in enumerate(stages) if k and s.step is not None), 0)
     second, between = stages[at], tuple(stages[1:at])
     if not (at and first.looped and second.looped and first.step is second.step):
         return None
-    if any(n.fold is not None and (n.fold.scan or n.out not in private) for n in first.nests):
+    folds = [n for n in (*first.nests, *second.nests) if n.fold is not None]
+    if any(n.fold.scan or n.mode != "set" or n.atomic for n in folds if n.fold is not None):
         return None
-    if any(n.out not in private or n.mode != "set" for n in second.nests):
+    if any(n.fold is None and (n.out not in private or n.mode != "set") for n in second.nests):
         return None
     if not _may_wait(between, second, private):
         return None
@@ -312,6 +316,7 @@ def _read(body: Scalar) -> set[Buffer]:
 def _paired(first: TiledStage, between: tuple[TiledStage, ...], second: TiledStage,
             private: frozenset[Buffer]) -> OnePass | None:  # fmt: skip
     values: dict[Buffer, Scalar] = {}  # of locals, in terms of memory and of folds
+    stored: dict[Place, Scalar] = {}  # what the pass writes to memory
     tops: dict[Buffer, tuple[TiledNest, Scalar]] = {}
     made: set[Buffer] = set()  # not known in the pass
     for n in (*first.nests, *(n for s in between for n in s.nests)):
@@ -321,11 +326,13 @@ def _paired(first: TiledStage, between: tuple[TiledStage, ...], second: TiledSta
             tops[n.out] = n, body
         elif n.out in private:
             values[n.out] = body
+        elif n.mode == "set" and not n.atomic:
+            stored[n.out, n.index] = body
     pairs: dict[TiledNest, TiledNest] = {}
     finite: set[TiledNest] = set()
     rest: list[TiledNest] = []
     for n in second.nests:
-        body = _resolved(n.body, values)
+        body = _resolved(n.body, values, stored)
         m = measured(body, second.extent.value if second.extent.is_const else None)
         top = None if m is None or _overwritten(first, m, private) else _top(n, m, tops)
         if m is not None and top is not None and top not in pairs:
@@ -343,9 +350,16 @@ def _paired(first: TiledStage, between: tuple[TiledStage, ...], second: TiledSta
     return OnePass(first, between, second, pairs, frozenset(finite), tuple(rest))
 
 
-def _resolved(body: Scalar, values: Mapping[Buffer, Scalar]) -> Scalar:
-    """`body` with locals of a point replaced by what they are."""
-    return rebuild(body, lambda s: values.get(s.buffer) if isinstance(s, Load) else None)
+def _resolved(body: Scalar, values: Mapping[Buffer, Scalar],
+              stored: Mapping[Place, Scalar] = NOTHING) -> Scalar:  # fmt: skip
+    """`body` with locals of a point, and what was stored at its index, replaced by what they are."""
+
+    def known(s: Scalar) -> Scalar | None:
+        if not isinstance(s, Load):
+            return None
+        return values.get(s.buffer) or stored.get((s.buffer, s.index))
+
+    return rebuild(body, known)
 
 
 def _overwritten(first: TiledStage, m: Measured, private: frozenset[Buffer]) -> bool:

@@ -315,6 +315,7 @@ class TilePrinter(TileFolds):
         for n, pair in pairs.items():
             top, total = self.finish_pair(pair)
             self._finish(n, top)
+            self._order(both.pairs[n])
             self._finish(both.pairs[n], total)
         self.paired = None
         for stage in both.between:

@@ -20,7 +20,7 @@ from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
 from torchweld.graph.autograd import takes_gradients
 from torchweld.graph.decompose import decompositions
-from torchweld.graph.decomps.softmax import WITH_GRADIENTS
+from torchweld.graph.decomps.gradients import WITH_GRADIENTS
 from torchweld.graph.extract import ancestors
 from torchweld.graph.functional import functionalized, unwrap, wrap
 from torchweld.graph.interp import Interpreter

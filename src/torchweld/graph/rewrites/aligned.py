@@ -1,9 +1,10 @@
-"""Operands of matrix products with an odd number of columns, in rows that begin at even addresses.
+"""Matrix products whose operands have an odd number of columns: numbers that cuBLAS likes better.
 
-cuBLAS has only slow kernels for half precision where rows do not begin at multiples of 16 bytes:
-on one H200 (torch 2.11, bf16), with the gradient of GPT-2's scores [1024, 50257], the products that
-read it took 584 and 623 us. What a loop writes for products alone can get rows that are longer than
-what they hold.
+It has only slow kernels for half precision where rows do not begin at multiples of 16 bytes, and
+where what is summed over is no multiple of them. On one H200 (torch 2.11, bf16), with the gradient
+of GPT-2's scores [1024, 50257], the two products that read it took 584 and 623 us. What a loop
+writes for products alone gets rows that are longer than what they hold (then 185 and 653 us); what
+is left of a sum is a product of its own, which the large one starts from.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
-from torchweld.graph.rewrites.node import fake_mode_of, tensor
+from torchweld.graph.rewrites.node import fake_mode_of, new_node, tensor
 from torchweld.graph.rewrites.relayout import Relayout
 from torchweld.graph.schema import view_chain
 from torchweld.ir.graph import VAL
@@ -30,6 +31,7 @@ _HALVES = (torch.bfloat16, torch.float16)
 _ALIGNMENT = 16  # bytes
 _LINE = 128  # bytes: what rows are made multiples of
 _LEAST = 1 << 18  # elements; smaller products take no time
+_LEAST_WORK = 1 << 28  # multiplications, see lower/contractions.py
 
 _ROWS = frozenset((aten._log_softmax_backward_data.default, aten._softmax_backward_data.default))
 
@@ -47,6 +49,43 @@ def align_operands(graph: Graph) -> None:
                 layout.original[root] = tensor(root)
                 root.meta[VAL] = _lengthened(root)
     layout.run()
+    for product in graph.find_nodes(op="call_function", target=aten.mm.default):
+        if _sums_odd(product):
+            _in_two(graph, product)
+
+
+def _sums_odd(product: Node) -> bool:
+    """Whether only the number of summands keeps cuBLAS from a fast kernel."""
+    a, b = (tensor(n) for n in product.all_input_nodes[:2])
+    if len(product.all_input_nodes) != 2 or a.device.type != "cuda" or a.dtype not in _HALVES:
+        return False
+    if a._has_symbolic_sizes_strides or b._has_symbolic_sizes_strides:
+        return False
+    unit = _ALIGNMENT // a.element_size()
+    rows, inner, columns = *a.shape, b.shape[1]
+    if not inner % unit or inner < _LINE or rows * inner * columns < _LEAST_WORK:
+        return False
+    even = [x.stride(d) % unit == 0 for x, d in ((a, 0), (b, 0))]
+    return a.stride(1) == b.stride(1) == 1 and all(even)
+
+
+def _in_two(graph: Graph, product: Node) -> None:
+    """The product as one over a multiple of 16 bytes, added to that over the rest."""
+    a, b = product.args
+    assert isinstance(a, Node) and isinstance(b, Node)
+    inner = tensor(a).shape[1]
+    most = inner - inner % (_ALIGNMENT // tensor(a).element_size())
+
+    def part(x: Node, dim: int, start: int, end: int) -> Node:
+        return new_node(graph, aten.slice.Tensor, (x, dim, start, end), like=product)
+
+    with graph.inserting_before(product):
+        rest = new_node(graph, aten.mm.default, (part(a, 1, most, inner), part(b, 0, most, inner)),
+                        like=product)  # fmt: skip
+        whole = new_node(graph, aten.addmm.default,
+                         (rest, part(a, 1, 0, most), part(b, 0, 0, most)), like=product)  # fmt: skip
+    product.replace_all_uses_with(whole)
+    graph.erase_node(product)
 
 
 def _is_odd(root: Node, operand: Tensor) -> bool:
