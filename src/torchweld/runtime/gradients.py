@@ -1,6 +1,7 @@
 """Differentiable: a compiled forward and its backward as one function that autograd knows.
 
-Cost: about 7 us over the forward itself (one input, 2 busy cores, Python 3.11, 2026-11-30).
+Cost: 4 us over an autograd function that only calls the forward and the backward (one input, 2 busy
+cores, Python 3.11, CPU time, 2026-11-30).
 """
 
 from __future__ import annotations
