@@ -119,7 +119,12 @@ def executables():
 def expect(got, *inputs):
     want = torch.autograd.grad(block(*inputs).square().sum(), inputs)
     for g, w in zip(got, want, strict=True):
-        torch.testing.assert_close(g, w, rtol=1e-3, atol=1e-4)
+        assert near(g, w)
+
+
+def near(got, want):
+    """Rounding aside: what another call left in the same memory is far away."""
+    return (got - want).norm() <= 1e-3 * want.norm()
 
 
 def test_forward_and_backward_are_one_graph_each_without_copies_of_what_is_saved():
@@ -171,7 +176,7 @@ def test_gradients_are_the_users_to_keep_and_to_accumulate(set_to_none):
         compiled(*leaves).square().sum().backward()
         block(*twins).square().sum().backward()
         for x, twin in zip(leaves, twins, strict=True):
-            torch.testing.assert_close(x.grad, twin.grad, rtol=1e-3, atol=1e-4)
+            assert near(x.grad, twin.grad)
     assert all(torch.equal(now, then) for now, then in kept)
 
 

@@ -270,8 +270,9 @@ class Recorder:
         rows = x.graphs
         lending = sum(row[4] > 0 for row in rows) if not isinstance(rows, str) else 0
         self.lenders = min(self.lenders, lending)
-        lends = self.lenders < (SAVERS if plan.held else LENDERS)
-        if plan.held and not lends:
+        saves = plan.lending.saved is not None and bool(plan.held)
+        lends = self.lenders < (SAVERS if saves else LENDERS)
+        if saves and not lends:
             return None
         found = roles(plan, static, lends, self.wish.forced)
         if isinstance(found, bytes) and Role.HELD in found:

@@ -233,13 +233,18 @@ def _held(p: Program, root: tuple[int, ...], lending: Lending) -> frozenset[int]
 
 def _output_role(plan: GraphPlan, n: int, lend: bool) -> Role:
     spec = plan.program.tensors[n]
-    if lend and n in plan.held and spec.place in _OWN:
+    if lend and spec.place in _OWN and (n in plan.held or _is_small_gradient(plan, spec)):
         return Role.HELD
     if n not in plan.called:
         return Role.PATCH
     least = plan.lending.bytes(plan.saved_seconds())
     large = lend and spec.place == "extern" and span(spec) >= least
     return Role.HELD if large else Role.OUT
+
+
+def _is_small_gradient(plan: GraphPlan, spec: TensorSpec) -> bool:
+    """Of a bias or a norm: there are many, and a tensor on lent memory is sooner made."""
+    return plan.lending.least == 0 and span(spec) <= SMALL_BYTES
 
 
 def _uncopyable(plan: GraphPlan, found: bytearray) -> str:

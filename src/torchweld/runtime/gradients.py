@@ -1,6 +1,7 @@
 """Differentiable: a compiled forward and its backward as one function that autograd knows.
 
-Cost: about 7 us over the forward itself (one input, 2 busy cores, Python 3.11, 2026-11-30).
+Cost: 4 us over an autograd function that only calls the forward and the backward (one input, 2 busy
+cores, Python 3.11, CPU time, 2026-11-30).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
 # hooks on what is saved, and whether a transform of torch.func runs
 _saving_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
 _is_transformed: Any = torch._C._are_functorch_transforms_active
+_grad_enabled = torch.is_grad_enabled
 # whether a transform of torch.func, or a batch of gradients, stands behind a tensor
 _is_wrapped: Any = torch._C._functorch.is_functorch_wrapped_tensor
 _is_batch: Any = torch._C._functorch.is_legacy_batchedtensor
@@ -128,12 +130,9 @@ class Differentiable:  # without slots: it is weakly referenced
         self._lock = threading.Lock()
 
     def __call__(self, *inputs: Tensor) -> Any:
-        if torch.is_grad_enabled():
-            return self._run(inputs)
-        with torch.enable_grad():  # the graph switches it on itself
-            return self._run(inputs)
-
-    def _run(self, inputs: tuple[Tensor, ...]) -> Any:
+        if not _grad_enabled():
+            with torch.enable_grad():  # the graph switches it on itself
+                return self(*inputs)
         if len(self.constants) == self.n_results:
             results: Any = self.forward(*inputs)[:-1]
         elif _is_transformed() or not (all_plain(inputs, None) or _unwrapped(inputs)):
@@ -229,7 +228,7 @@ class _Step(torch.autograd.Function):
         saved = ctx.saved_tensors if what.saves else ()
         made = None
         given: tuple[Any, ...] = ()
-        if not torch.is_grad_enabled():
+        if not _grad_enabled():
             if all_fit(tangents, Tensor, what.strides):
                 made = what.whole or what.backward_for(what.all_given)
                 given = what.pick_given(tangents)

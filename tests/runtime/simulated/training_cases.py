@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 
 import pytest
@@ -19,9 +20,11 @@ from simulated_lists import (
     x_of,
 )
 
+from torchweld.ir.graph import GraphPair, Joint, Returned
 from torchweld.ir.program import Alloc, MakeView
 from torchweld.runtime import _driver, cudagraph
 from torchweld.runtime.cudagraph_plan import Lending
+from torchweld.runtime.gradients import Differentiable, Gradients
 
 pytest_plugins = ("simulated_lists",)
 SAVES = Lending(saved=2)
@@ -130,7 +133,7 @@ def test_gradients_are_lent_by_two_graphs_and_then_copied():
         held += [(i, grad)] if i in (0, 1, 5) else []
         del saved, grad
     assert [g[0].item() for _, g in held] == [2.0 * i for i, _ in held]
-    assert sorted(lends(b)) == [0, N * 4, N * 4] and len(f.graphs) == 1
+    assert sorted(lends(b)) == [0, 3 * N * 4, 3 * N * 4] and len(f.graphs) == 1
 
 
 def test_two_forwards_then_two_backwards_get_two_graphs_each():
@@ -185,3 +188,84 @@ def test_a_saved_view_of_a_result_is_made_at_every_call():
     for i in range(5):
         y, (part,) = f(x_of(float(i)))
         assert part.data_ptr() == y.data_ptr() + 16 and part.tolist() == [2.0 * i] * 4
+
+
+# ---------------------------------------------------------------- under autograd
+def place(name):
+    node = torch.fx.Graph().placeholder(name)
+    node.meta["val"] = torch.empty(N)
+    return node
+
+
+def differentiable():
+    """x + 2 for autograd, with a backward whose first result serves as the gradient."""
+    f = forward()
+    b = backward(f)
+    tangent = place("tangent")
+    x = place("x")
+    pair = GraphPair(x.graph, (), (None,))
+    joint = Joint(pair, x.graph, (tangent,), (0,), (), (), (x, x),
+                  (Returned(0, False, (), True),), ((0, False),), False)  # fmt: skip
+    made = Differentiable(
+        joint, f, lambda given: Gradients(b, (0,)), lambda x: [x + 2], contextlib.nullcontext,
+        (), (),
+    )  # fmt: skip
+    return (lambda x: made(x)[0]), f, b
+
+
+def leaf(value):
+    return x_of(value).requires_grad_()
+
+
+def gradient(value):
+    """What the backward makes of a forward of this value."""
+    return [2.0 * value + 3] * N
+
+
+def test_a_training_loop_takes_one_graph_for_each_direction():
+    call, f, b = differentiable()
+    losses, x = [], leaf(0.0)
+    for i in range(6):
+        x.data.fill_(float(i))
+        x.grad = None
+        out = call(x)
+        out.backward(x_of(1.0))
+        assert out.tolist() == [i + 2.0] * N and x.grad.tolist() == gradient(i)
+        losses.append(out)
+    assert (len(f.graphs), len(b.graphs)) == (1, 1)
+    assert f.graphs[0][5] == b.graphs[0][5] == 5
+
+
+def test_a_retained_node_keeps_its_values_through_later_steps():
+    call, f, _ = differentiable()
+    for i in range(3):
+        call(leaf(float(i))).backward(x_of(1.0))
+    x = leaf(7.0)
+    kept = call(x)
+    for i in range(3):
+        kept.backward(x_of(1.0), retain_graph=True)
+        other = leaf(float(i))
+        call(other).backward(x_of(1.0))
+        assert other.grad.tolist() == gradient(i)
+    assert x.grad.tolist() == [3 * g for g in gradient(7.0)] and len(f.graphs) == 2
+
+
+def test_a_forward_that_is_never_differentiated_gives_back_what_it_saved():
+    call, f, _ = differentiable()
+    for i in range(6):
+        assert call(leaf(float(i)))[0].item() == i + 2.0
+    assert len(f.graphs) == 1
+
+
+def test_hooks_on_what_is_saved_may_keep_it():
+    call, _, _ = differentiable()
+    for i in range(3):
+        call(leaf(float(i))).backward(x_of(1.0))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        out = call(x := leaf(9.0))
+    out.backward(x_of(1.0))
+    assert x.grad.tolist() == gradient(9.0)
+    for i in range(3):
+        call(leaf(float(i))).backward(x_of(1.0))
+    assert [t[0].item() for t in kept] == [10.0, 18.0]
