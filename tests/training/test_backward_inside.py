@@ -26,6 +26,22 @@ def test_twenty_steps_of_descent_are_one_graph():
     assert_one_graph()
 
 
+def test_descent_by_data():
+    def make(model):
+        def step(x):
+            loss = model(x).square().mean()
+            loss.backward()
+            for p in model.parameters():
+                p.data -= 0.1 * p.grad
+                p.grad.data.zero_()
+            return loss.item()
+
+        return step
+
+    run(make, batches(3))
+    assert STATISTICS.counts()["aten_graphs"] == 0
+
+
 def test_gradients_are_left_in_the_parameters_laid_out_as_in_eager():
     def make(model):
         def step(x):

@@ -16,6 +16,7 @@ from torchweld.capture.attrs import (
 from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.grads import set_grad
 from torchweld.capture.instances import instance_get, instance_set, slot_get
+from torchweld.capture.modes import memory
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse
 from torchweld.capture.values.base import (
@@ -51,6 +52,9 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         set_grad(cap, obj, value)
         done(Const(None))
         return
+    if isinstance(obj, TensorValue) and name == "data" and _same_data(obj, value):
+        done(Const(None))  # the end of `x.data -= y`
+        return
     if isinstance(obj, TensorValue):
         raise refuse("W106", f"assignment to Tensor.{name}", cap.loc())
     if isinstance(obj, Const) and isinstance(obj.obj, type) and (
@@ -62,6 +66,15 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
     if looked:
         raise Stuck("W106", why, cap.loc(), looked)
     raise refuse("W106", why, cap.loc())
+
+
+def _same_data(x: TensorValue, value: Value) -> bool:
+    """Whether a tensor has this memory already, in the same layout."""
+    if not isinstance(value, TensorValue) or memory(x) != memory(value):
+        return False
+    a, b = x.fake, value.fake
+    return (a.dtype, a.shape, a.stride(), a.storage_offset()) == (
+        b.dtype, b.shape, b.stride(), b.storage_offset())  # fmt: skip
 
 
 def _first_look(cap: Capture, obj: Value) -> int:

@@ -14,6 +14,7 @@ import torch
 
 from torchweld.capture.arrays.record import array_of, record
 from torchweld.capture.attrs import mro_lookup
+from torchweld.capture.numbers import is_graph_number
 from torchweld.capture.ops import payload, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
@@ -69,6 +70,8 @@ def _plain_text(cap: Capture, x: Value, conversion: str | None, spec: str,
         cap.deliver(x, cont)
     elif isinstance(x, TensorValue | ArrayValue):
         cap.deliver(LateText([snapshot(cap, x), Const(conversion), Const(spec)]), cont)
+    elif is_graph_number(x):
+        cap.deliver(LateText([x, Const(conversion), Const(spec)]), cont)
     elif isinstance(x, InstanceValue) and issubclass(x.klass, BaseException):
         name = "__repr__" if conversion in ("r", "a") else "__str__"
         METHODS[(BaseException, name)](cap, [x], {}, lambda text: format_value(
@@ -153,7 +156,7 @@ def join_text(cap: Capture, parts: list[Value]) -> Value:
             out += [part, Const(None), Const("")]
         else:
             raise refuse("W107", f"a {part.cls().__name__} as part of a text", cap.loc())
-    if any(not isinstance(p, Const) for p in out):
+    if any(not isinstance(p, Const) or is_graph_number(p) for p in out):
         return LateText(out)
     return Const("".join(str(p.obj) for p in out[::3] if isinstance(p, Const)))
 

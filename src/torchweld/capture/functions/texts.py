@@ -9,6 +9,7 @@ from typing import Any
 from torchweld.capture.attrs import get_attr
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.items import get_item
+from torchweld.capture.numbers import is_graph_number
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.strings import format_value, join_text
@@ -133,7 +134,8 @@ def _run(cap: Capture, jobs: list[Any], done: list[Value], cont: Cont | None) ->
 @method(str, "__mod__")
 def str_mod(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     text, given = _text(cap, args[0]), cap.unwrap(args[1])
-    if is_constant(given) and not isinstance(args[1], LateText):
+    late = isinstance(args[1], LateText) or _has_graph_number(given)
+    if not late and is_constant(given):
         try:
             cap.deliver(Const(text % constant(given)), cont)
         except Exception as error:
@@ -157,9 +159,16 @@ def str_mod(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None
     _run(cap, jobs, [], cont)
 
 
+def _has_graph_number(x: Value) -> bool:
+    items = x.items if isinstance(x, TupleValue) else [x]
+    return any(isinstance(i, Value) and is_graph_number(i) for i in items)
+
+
 def _percent_job(cap: Capture, piece: re.Match[str], value: Value) -> Any:
     kind, how = piece["kind"], piece["flags"] + piece["rest"]
-    if is_constant(cap.unwrap(value)):
+    if is_graph_number(value) and kind in "fFeEgG" and not piece["flags"].strip("+"):
+        return value, [], None, how + kind  # which `format` understands likewise
+    if not is_graph_number(value) and is_constant(cap.unwrap(value)):
         try:
             return Const(f"%{how}{kind}" % (constant(value),))
         except Exception as error:

@@ -1,0 +1,68 @@
+"""Training steps as one function on a GPU: one graph, and what eager leaves."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from models import make
+
+import torchweld
+from torchweld.pipeline import STATISTICS
+from torchweld.workbench.suites import to_device
+
+pytestmark = pytest.mark.gpu
+STEPS = 6  # a first one, recording, and replays
+
+
+def make_step(model, kwargs):
+    def step():
+        loss = sum(t.float().square().mean() for t in model(**kwargs).values()
+                   if isinstance(t, torch.Tensor))  # fmt: skip
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.grad is not None:
+                    p.sub_(p.grad, alpha=1e-3)
+                    p.grad = None
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "resnet"])
+def test_steps_equal_eager_in_one_graph(name, dtype):
+    work = to_device(make(name), "cuda")
+    theirs = work.fn.to(dtype).train()
+    for module in theirs.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    kwargs = {k: v.to(dtype) if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+              for k, v in work.kwargs.items()}  # fmt: skip
+    mine = copy.deepcopy(theirs)
+    torchweld.reset()
+    step, eager = torchweld.compile(make_step(mine, kwargs)), make_step(theirs, kwargs)
+    close = {"rtol": 1e-3, "atol": 1e-3} if dtype is torch.float32 else {"rtol": 0.1, "atol": 0.1}
+    for _ in range(STEPS):
+        torch.testing.assert_close(step(), eager(), **close)
+    (made,) = STATISTICS.compiled
+    assert made.refusal is None and not made.differentiable, made.text()
+    assert (STATISTICS.breaks, STATISTICS.internal_errors) == (0, 0)
+
+
+def test_gradients_are_set_and_added_to():
+    def step(x):
+        model(x).square().mean().backward()
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(64, 64, device="cuda")
+    like = copy.deepcopy(model)
+    compiled = torchweld.compile(step)
+    for _ in range(STEPS):
+        x = torch.randn(32, 64, device="cuda")
+        compiled(x)
+        like(x).square().mean().backward()
+        for p, q in zip(model.parameters(), like.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-4)
