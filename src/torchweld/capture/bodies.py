@@ -58,6 +58,13 @@ def is_transformed(x: torch.Tensor) -> bool:
     return bool(_C.is_functorch_wrapped_tensor(x))
 
 
+def memory_behind(x: torch.Tensor) -> int:
+    """What memory a tensor has, or the one that a transform has wrapped."""
+    while is_transformed(x):
+        x = _C.get_unwrapped(x)
+    return int(x.untyped_storage()._cdata)
+
+
 def in_transform() -> bool:
     return _C.maybe_current_level() is not None
 

@@ -82,6 +82,11 @@ def jvp_of(func: Any, **options: Any) -> Callable[..., Any]:
     return lambda primals, tangents: jvp(func, primals, tangents, **options)
 
 
+def applied(func: Any) -> Callable[..., Any]:
+    """The function itself, called as a transform would call it."""
+    return lambda *args: func(*args)
+
+
 def vjp_value(func: Any, **options: Any) -> Callable[..., Any]:
     """What torch.func.vjp gives beside the function that takes cotangents."""
 
@@ -211,3 +216,17 @@ class Pulled(Nested):
             return self.body(*tensors_in(given), *free)
 
         return vjp(inner, *primals, **self.options)[1](*cotangents, **kwargs)
+
+
+class Pushed(Nested):
+    """The function that torch.func.linearize gives: the forward runs inside of it."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__("linearized")
+        self.body = body
+
+    def __call__(self, primals: Sequence[Any], free: Sequence[Tensor], *tangents: Any) -> Any:
+        def inner(*given: Any) -> Any:
+            return self.body(*tensors_in(given), *free)
+
+        return jvp(inner, tuple(primals), tangents)[1]
