@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -97,21 +98,42 @@ def vjp_value(func: Any, **options: Any) -> Callable[..., Any]:
     return call
 
 
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What `forward` has told its context, by positions.
+
+    fixed: results that are not differentiable. dirty: inputs that it has written. zeros: whether
+    `backward` gets zeros in the place of gradients that are not there.
+    """
+
+    fixed: tuple[int, ...] = ()
+    dirty: tuple[int, ...] = ()
+    zeros: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pullback:
+    """The graph of `backward`. saved: which of the saved tensors it takes behind the gradients."""
+
+    body: Body
+    saved: tuple[int, ...]
+
+
 class CustomFunction(Nested):
     """A torch.autograd.Function whose forward and backward are graphs.
 
     forward(*own, *free) gives (results, saved); backward(*gradients, *saved) gives the gradients of
-    the tensors among the arguments. places: for each of these, which of `own` it is. fixed: results
-    that are not differentiable. once: gradients have no gradients.
+    the tensors among the arguments. There is one for each pattern of gradients that may be there.
+    places: for each of these, which of `own` it is. once: gradients have no gradients.
     """
 
-    def __init__(self, name: str, forward: Body, backward: Body, places: tuple[int, ...],
-                 fixed: tuple[int, ...], once: bool) -> None:  # fmt: skip
+    def __init__(self, name: str, forward: Body, backward: dict[tuple[bool, ...], Pullback],
+                 places: tuple[int, ...], marks: Marks, once: bool) -> None:  # fmt: skip
         super().__init__(name)
         self.forward = forward
         self.backward = backward
         self.places = places
-        self.fixed = fixed
+        self.marks = marks
         self.function = _kind_of(name, once)
 
     def __call__(self, own: Sequence[Tensor], free: Sequence[Tensor]) -> Any:
@@ -128,13 +150,26 @@ class _Custom(Function):
         ctx.node = node
         ctx.save_for_backward(*saved)
         results = out if isinstance(out, tuple) else (out,)
-        ctx.mark_non_differentiable(*(results[i] for i in node.fixed))
+        marks = node.marks
+        ctx.mark_non_differentiable(*(results[i] for i in marks.fixed))
+        if marks.dirty:
+            ctx.mark_dirty(*(by_place[i] for i in marks.dirty))
+        ctx.set_materialize_grads(marks.zeros)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         given = [g for g in gradients if isinstance(g, Tensor)]
-        return (None, None, *ctx.node.backward(*given, *ctx.saved_tensors))
+        there = tuple(isinstance(g, Tensor) for g in gradients)
+        node: CustomFunction = ctx.node
+        if node.marks.zeros:  # all of them are there, and none for what is no tensor
+            (back,) = node.backward.values()
+        elif there in node.backward:
+            back = node.backward[there]
+        else:
+            return (None,) * (2 + len(node.places))
+        saved = ctx.saved_tensors
+        return (None, None, *back.body(*given, *(saved[i] for i in back.saved)))
 
 
 class _CustomOnce(_Custom):
