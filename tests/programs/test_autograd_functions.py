@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from eager_twin import check_refused
 from gradient_twin import check
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.func import grad, jacrev, vmap
 
 import torchweld
 
@@ -284,6 +286,38 @@ def test_gradients_that_are_not_there():
     check(lambda x: Unfilled.apply(x * 3)[0] - 1, X)
     check(lambda x: Unfilled.apply(x * 3)[1] - 1, X)
     check(lambda x: sum(Unfilled.apply(x * 3)), X)
+
+
+class Rounded(Function):
+    """Its gradient is not that of its operators."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.round()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, out = ctx.saved_tensors
+        return g * x * 3 + out
+
+
+def test_in_transforms_the_gradient_is_that_of_the_function():
+    check(lambda x: vmap(Rounded.apply)(x), X)
+    check(lambda x: grad(lambda y: vmap(Rounded.apply)(y).sum())(x), X.detach())
+    check(lambda x: vmap(grad(lambda r: Rounded.apply(r).sum()))(x) * 2, X.detach())
+    check(lambda x: jacrev(Rounded.apply)(x), X.detach())
+    check(lambda x: grad(lambda y: grad(lambda z: (Rounded.apply(z) * z).sum())(y).sum())(x), X)
+
+
+def test_functions_that_transforms_cannot_take():
+    check_refused(lambda x: grad(lambda y: Gelu.apply(y, 2.0).sum())(x), X.detach(), code="W103",
+                  says="inside of a transform")  # fmt: skip
 
 
 def test_a_tensor_that_is_not_an_argument_gets_no_gradient():

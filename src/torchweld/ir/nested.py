@@ -125,16 +125,19 @@ class CustomFunction(Nested):
     forward(*own, *free) gives (results, saved); backward(*gradients, *saved) gives the gradients of
     the tensors among the arguments. There is one for each pattern of gradients that may be there.
     places: for each of these, which of `own` it is. once: gradients have no gradients.
+    sources: inside of a transform: what is saved, as numbers of [*own, *free, *results].
     """
 
     def __init__(self, name: str, forward: Body, backward: dict[tuple[bool, ...], Pullback],
-                 places: tuple[int, ...], marks: Marks, once: bool) -> None:  # fmt: skip
+                 places: tuple[int, ...], marks: Marks, once: bool,
+                 sources: tuple[int, ...] | None = None) -> None:  # fmt: skip
         super().__init__(name)
         self.forward = forward
         self.backward = backward
         self.places = places
         self.marks = marks
-        self.function = _kind_of(name, once)
+        self.sources = sources
+        self.function = _kind_of(name, once, sources is not None)
 
     def __call__(self, own: Sequence[Tensor], free: Sequence[Tensor]) -> Any:
         # autograd does not look into the list: nobody gets a gradient through it
@@ -144,16 +147,15 @@ class CustomFunction(Nested):
 class _Custom(Function):
     @staticmethod
     def forward(ctx: Any, node: CustomFunction, inputs: list[Tensor], *own: Tensor) -> Any:
-        n = max(node.places, default=-1) + 1
-        by_place = dict(zip(node.places, own, strict=True))
-        out, saved = node.forward(*(by_place[i] for i in range(n)), *inputs[n:])
+        given = _by_place(node, own, inputs)
+        out, saved = node.forward(*given)
         ctx.node = node
         ctx.save_for_backward(*saved)
         results = out if isinstance(out, tuple) else (out,)
         marks = node.marks
         ctx.mark_non_differentiable(*(results[i] for i in marks.fixed))
         if marks.dirty:
-            ctx.mark_dirty(*(by_place[i] for i in marks.dirty))
+            ctx.mark_dirty(*(given[i] for i in marks.dirty))
         ctx.set_materialize_grads(marks.zeros)
         return out
 
@@ -179,10 +181,50 @@ class _CustomOnce(_Custom):
         return _Custom.backward(ctx, *gradients)
 
 
+class _CustomApart(_Custom):
+    """As transforms of torch.func want it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        node: CustomFunction, inputs: list[Tensor], *own: Tensor
+    ) -> Any:
+        return node.forward(*_by_place(node, own, inputs))[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        node, given, *own = inputs
+        results = output if isinstance(output, tuple) else (output,)
+        known = (*_by_place(node, own, given), *results)
+        ctx.node = node
+        ctx.save_for_backward(*(known[i] for i in node.sources))
+        ctx.mark_non_differentiable(*(results[i] for i in node.marks.fixed))
+        ctx.set_materialize_grads(node.marks.zeros)
+
+
+class _CustomApartOnce(_CustomApart):
+    backward = _CustomOnce.backward  # type: ignore[assignment]
+
+
+def _by_place(node: CustomFunction, own: Sequence[Tensor],
+              inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:  # fmt: skip
+    """The inputs of `forward`, those that autograd knows among them."""
+    n = max(node.places, default=-1) + 1
+    by_place = dict(zip(node.places, own, strict=True))
+    return (*(by_place[i] for i in range(n)), *inputs[n:])
+
+
+_KINDS: dict[tuple[bool, bool], type] = {
+    (False, False): _Custom, (True, False): _CustomOnce, (False, True): _CustomApart,
+    (True, True): _CustomApartOnce,
+}  # fmt: skip
+
+
 @lru_cache(256)
-def _kind_of(name: str, once: bool) -> Any:
+def _kind_of(name: str, once: bool, apart: bool) -> Any:
     """A class whose node in the autograd graph has the name that the user's would have."""
-    return type(name, (_CustomOnce if once else _Custom,), {})
+    return type(name, (_KINDS[once, apart],), {})
 
 
 class Checkpointed(Nested):

@@ -10,11 +10,12 @@ import itertools
 from typing import Any
 
 import torch
+from torch._C._functorch import TransformType
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.fx import Node
 
 from torchweld.capture import polyfills
-from torchweld.capture.bodies import Body, in_transform
+from torchweld.capture.bodies import Body, in_transform, transforms_around, wants_gradient
 from torchweld.capture.inner import inner_call, new_body, record, repeatable, runner
 from torchweld.capture.modes import SET_GRAD
 from torchweld.capture.session import Capture
@@ -49,14 +50,13 @@ def apply(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont 
         raise refuse("W107", "apply of an autograd.Function in an unusual way", cap.loc())
     real: Any = kind.obj
     given = [cap.unwrap(a) for a in given]
-    needs = [isinstance(a, TensorValue) and a.fake.requires_grad for a in given]
+    needs = [isinstance(a, TensorValue) and wants_gradient(a.fake) for a in given]
     context = InstanceValue(FunctionCtx)
     context.attrs["needs_input_grad"] = TupleValue([boolean(n) for n in needs])
     if cap.builder.any_layout:
         raise refuse("W103", f"{real.__qualname__}.apply in a backward", cap.loc())
     if torch.is_grad_enabled() and any(needs):
-        if in_transform():
-            raise refuse("W103", f"{real.__qualname__}.apply inside of a transform", cap.loc())
+        _check_transforms(cap, real)
         cap.deliver(_with_gradients(cap, kind, context, given), cont)
         return
 
@@ -64,6 +64,16 @@ def apply(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont 
         cap.deliver(_plain_result(cap, real, context, made, given), cont)
 
     cap.call(_forward(real), [kind, context, *given], {}, finish)
+
+
+def _check_transforms(cap: Capture, real: Any) -> None:
+    """Transforms that know what to do with a Function that has nothing but a backward."""
+    around = transforms_around()
+    vmaps = TransformType.Vmap in around
+    fits = real.setup_context is not _OWN_CONTEXT and around <= {TransformType.Grad,
+                                                                 TransformType.Vmap}  # fmt: skip
+    if around and not (fits and (real.generate_vmap_rule or not vmaps)):
+        raise refuse("W103", f"{real.__qualname__}.apply inside of a transform", cap.loc())
 
 
 def _forward(real: Any) -> Value:
@@ -116,12 +126,24 @@ def _with_gradients(cap: Capture, kind: Const, context: InstanceValue,
     finally:
         builder.close(forward)
     places = tuple(own.index(x) for x in tensors)
+    sources = _sources(cap, forward, saved, marks) if in_transform() else None
     target = CustomFunction(real.__name__, runner(forward), backward, places, marks,
-                            _is_once(real))  # fmt: skip
+                            _is_once(real), sources)  # fmt: skip
     free = forward.free[len(own) :]
     with builder.mode:
         out = target([x.fake for x in own], [x.fake for x in free])
     return record(cap, target, (nodes, [builder.node_of(x) for x in free]), out)
+
+
+def _sources(cap: Capture, forward: Body, saved: list[Node], marks: Marks) -> tuple[int, ...]:
+    """What is saved, by its place among the inputs and the results of `forward`."""
+    results: Any = forward.graph.output_node().args[0][0]  # type: ignore[index]
+    known = [*forward.graph.find_nodes(op="placeholder"),
+             *(results if isinstance(results, tuple | list) else [results])]  # fmt: skip
+    if marks.dirty or not all(n in known for n in saved):
+        why = f"{forward.name} inside of a transform writes, or saves what it does not return"
+        raise refuse("W103", why, cap.loc())
+    return tuple(known.index(n) for n in saved)
 
 
 def _is_once(real: Any) -> bool:
