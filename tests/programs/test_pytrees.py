@@ -1,4 +1,4 @@
-"""torch.utils._pytree: flattening, mapping and putting together again leave no trace in the graph."""
+"""torch.utils._pytree: flattening, mapping and putting together again are no part of the graph."""
 
 import collections
 import dataclasses
