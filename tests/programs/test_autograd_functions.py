@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from eager_twin import check_refused
 from gradient_twin import check
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.func import grad, jacrev, vmap
 
 import torchweld
 
@@ -161,6 +163,16 @@ class Unfilled(Function):
         return (0 if first is None else first) + (7 if second is None else second)
 
 
+class Same(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
 class Scaled(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -250,9 +262,62 @@ def test_what_backward_decides_by_its_gradient_is_left_to_eager():
     check(lambda x: Branching.apply(x * -3) * -1, X, graphs=2, breaks=1)
 
 
-def test_contexts_that_change_what_autograd_does_are_left_to_eager():
-    check(lambda x: InPlace.apply(x * 3) - 1, X, graphs=2, breaks=1)
-    check(lambda x: Unfilled.apply(x * 3)[0] - 1, X, graphs=2, breaks=1)
+def test_a_function_that_writes_its_argument():
+    check(lambda x: InPlace.apply(x * 3) - 1, X)
+
+    def used_before_and_after(x):
+        y = x * 3
+        view = y[0]
+        before = y + 1
+        z = InPlace.apply(y)
+        return before, y * 2, z is y, view.detach() + z.sum()
+
+    check(used_before_and_after, X)
+    check(lambda x: (InPlace.apply(x), x + 1), X.detach())
+
+
+def test_an_argument_that_is_returned():
+    check(lambda x: Same.apply(x) * 2 + x, X)
+    check(lambda x: Same.apply(x.sin()) * 2, X)
+    check(lambda x: (Same.apply(x), Same.apply(x) is x), X.detach())
+
+
+def test_gradients_that_are_not_there():
+    check(lambda x: Unfilled.apply(x * 3)[0] - 1, X)
+    check(lambda x: Unfilled.apply(x * 3)[1] - 1, X)
+    check(lambda x: sum(Unfilled.apply(x * 3)), X)
+
+
+class Rounded(Function):
+    """Its gradient is not that of its operators."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x.round()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx, g):
+        x, out = ctx.saved_tensors
+        return g * x * 3 + out
+
+
+def test_in_transforms_the_gradient_is_that_of_the_function():
+    check(lambda x: vmap(Rounded.apply)(x), X)
+    check(lambda x: grad(lambda y: vmap(Rounded.apply)(y).sum())(x), X.detach())
+    check(lambda x: vmap(grad(lambda r: Rounded.apply(r).sum()))(x) * 2, X.detach())
+    check(lambda x: jacrev(Rounded.apply)(x), X.detach())
+    check(lambda x: grad(lambda y: grad(lambda z: (Rounded.apply(z) * z).sum())(y).sum())(x), X)
+
+
+def test_functions_that_transforms_cannot_take():
+    check_refused(lambda x: grad(lambda y: Gelu.apply(y, 2.0).sum())(x), X.detach(), code="W103",
+                  says="inside of a transform")  # fmt: skip
 
 
 def test_a_tensor_that_is_not_an_argument_gets_no_gradient():

@@ -95,6 +95,16 @@ def test_attention_with_chosen_kernels():
     check(program, (X,))
 
 
+def test_attention_with_chosen_kernels_in_an_order():
+    def program(x):
+        q = x.reshape(1, 1, 2, 3)
+        wanted = [torch.nn.attention.SDPBackend.MATH, torch.nn.attention.SDPBackend.FLASH_ATTENTION]
+        with torch.nn.attention.sdpa_kernel(wanted, set_priority=True):
+            return F.scaled_dot_product_attention(q, q, q), torch._C._get_sdp_priority_order()[0]
+
+    check(program, (X,))
+
+
 def test_checkpoint_without_gradients():
     def program(x):
         with torch.no_grad():

@@ -11,6 +11,7 @@ from torch.func import (
     jacfwd,
     jacrev,
     jvp,
+    linearize,
     stack_module_state,
     vjp,
     vmap,
@@ -58,6 +59,11 @@ def test_random_numbers_in_vmap():
         lambda x: vmap(lambda a: a + torch.rand(4), randomness="different")(x), fullgraph=True
     )
     assert (f(X) - X).unique().numel() == X.numel()
+
+
+def test_dropout_in_vmap():
+    check(lambda x: vmap(lambda a: nn.functional.dropout(a), randomness="different")(x), X)
+    check(lambda x: vmap(lambda a: nn.functional.dropout(a), randomness="same")(x), X)
 
 
 def test_vmap_writes_to_its_argument():
@@ -119,6 +125,35 @@ def test_vector_products():
     check(pulled, X)
     check(lambda x: vjp(lambda a: (a.sin(), a * 2), x, has_aux=True)[2], X)
     check(lambda x, w: jvp(torch.sin, (x,), (w,)), X, W)
+
+
+def test_in_chunks():
+    check(lambda x, w: vmap(lambda a, b: (a * b.sum(), a @ w[0]), in_dims=(0, 1), chunk_size=2)(
+        x, w.T), X, W)  # fmt: skip
+    check(lambda x: vmap(lambda a: a.sin(), chunk_size=1)(x), NEEDS_GRAD)
+    check(lambda v: jacrev(torch.sin, chunk_size=2)(v), X[0])
+
+
+def test_a_function_with_effects_is_not_called_in_chunks():
+    seen = []
+
+    def noted(a):
+        seen.append(1)
+        return a * 2
+
+    check(lambda x: vmap(noted, chunk_size=2)(x) + 1, X, graphs=1, breaks=1)
+    seen.clear()
+    torchweld.compile(lambda x: vmap(noted, chunk_size=2)(x))(X)
+    assert len(seen) == 2
+
+
+def test_a_linear_function():
+    def pushed(x, w):
+        out, push = linearize(lambda a, b: (a.sin() * b, b * 2), x, w)
+        return out, push(x, w), push(w, x)[0]
+
+    check(pushed, X, W)
+    check(lambda x, w: linearize(lambda d: {"y": d["a"] ** 3}, {"a": x})[1]({"a": w}), X, W)
 
 
 def test_jacobians_and_a_hessian():
@@ -210,4 +245,3 @@ def test_a_tensor_that_leaves_the_transform_is_left_to_eager():
 
 def test_values_are_left_to_eager_as_one_step():
     check(lambda x: vmap(lambda row: row.sum().item())(x), X, graphs=0, breaks=1)
-    check(lambda x: vmap(lambda row: row * 2, chunk_size=2)(x).sin() + 1 - x, X, breaks=1)

@@ -23,6 +23,7 @@ from torchweld.capture.tables import GETATTR
 from torchweld.capture.values.base import (
     BoundValue,
     Const,
+    DequeValue,
     DictValue,
     InstanceValue,
     ListValue,
@@ -127,6 +128,9 @@ def _const_attr(cap: Capture, obj: Const, name: str, cont: Cont | None) -> None:
         if name in ("__name__", "__qualname__", "__module__", "__doc__") and hasattr(real, name):
             cap.deliver(Const(getattr(real, name)), cont)
             return
+        if isinstance(real, types.BuiltinFunctionType) and not hasattr(real, name):
+            kind = type(real).__name__
+            raise raised(AttributeError, f"'{kind}' object has no attribute '{name}'")
         raise refuse("W107", f"attribute {name} of {type(real).__name__}", cap.loc())
 
 
@@ -502,6 +506,9 @@ def _cached_property(cap: Capture, obj: Value, raw: functools.cached_property[An
 
 
 def _slot_attr(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) -> None:
+    if isinstance(obj, DictValue) and name == "default_factory":
+        cap.deliver(obj.factory, cont)
+        return
     if not isinstance(obj, InstanceValue):
         raise refuse("W107", f"attribute {name} of {obj.cls().__name__}", cap.loc())
     if issubclass(obj.klass, BaseException):
@@ -522,6 +529,9 @@ def _getset(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) ->
         return
     if name == "__class__":
         cap.deliver(Const(obj.cls()), cont)
+        return
+    if isinstance(obj, DequeValue) and name == "maxlen":
+        cap.deliver(Const(obj.maxlen), cont)
         return
     if isinstance(obj, InstanceValue) and issubclass(obj.klass, BaseException):
         exception_member(cap, obj, name, cont)

@@ -58,6 +58,27 @@ def is_transformed(x: torch.Tensor) -> bool:
     return bool(_C.is_functorch_wrapped_tensor(x))
 
 
+def memory_behind(x: torch.Tensor) -> int:
+    """What memory a tensor has, or the one that a transform has wrapped."""
+    while is_transformed(x):
+        x = _C.get_unwrapped(x)
+    return int(x.untyped_storage()._cdata)
+
+
+def wants_gradient(x: torch.Tensor) -> bool:
+    """Whether a tensor requires a gradient, or what a transform has wrapped does."""
+    while is_transformed(x):
+        if x.requires_grad:
+            return True
+        x = _C.get_unwrapped(x)
+    return x.requires_grad
+
+
+def transforms_around() -> set[Any]:
+    """The kinds of transforms that are under way."""
+    return {level.key() for level in _C.get_interpreter_stack() or ()}
+
+
 def in_transform() -> bool:
     return _C.maybe_current_level() is not None
 

@@ -45,6 +45,7 @@ from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
 from torchweld.ir.fake import FakeMode, decomposing
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.hooks import SavedHooks
 from torchweld.ir.raising import may_raise
 from torchweld.ir.size_node import node_of
 from torchweld.ir.source import Source
@@ -142,6 +143,7 @@ class GraphBuilder:
         self.unread: dict[int, UnreadTensor] = {}  # by the id of the real tensor
         self.kept: list[object] = []
         self.hooked: list[TensorValue] = []  # from outside, whose hooks are registered at the end
+        self.packs: list[tuple[SavedHooks, int]] = []  # hooks of saved tensors that are on
         # variables of functions that are called when the graph runs, what they hold, and where the
         # capture could stop before that
         self.fixed: list[tuple[CellValue, Slot | None, int]] = []

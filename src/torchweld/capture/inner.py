@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import Node
 
-from torchweld.capture.bodies import Body
+from torchweld.capture.bodies import Body, memory_behind
 from torchweld.capture.modes import SETTERS, STEPS, restoring
 from torchweld.capture.module import CapturedModule
 from torchweld.capture.session import Capture
@@ -28,7 +28,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.wrap import complete
 from torchweld.ir.graph import LOC, VAL
-from torchweld.ir.nested import Nested
+from torchweld.ir.nested import Nested, tensors_in
 
 
 def new_body(cap: Capture, name: str) -> Body:
@@ -44,15 +44,22 @@ def runner(body: Body) -> Callable[..., Any]:
 
 def function_of(cap: Capture, body: Body, fn: Value, arranged: Callable[[list[Value]], list[Value]]
                 = list) -> Callable[..., Any]:  # fmt: skip
-    """`fn` for torch to call on fakes, once: it is interpreted into `body`.
+    """`fn` for torch to call on fakes: it is interpreted into `body`.
 
-    arranged: gives the arguments of `fn` from those that torch calls it with.
+    arranged: gives the arguments of `fn` from those that torch calls it with. Later calls, with
+    arguments that look like the first ones, run the graph: then `fn` must have no effects.
     """
     builder = cap.builder
+    first: list[Any] = []
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        if body.own or body.taken or body in builder.closed.values():
-            raise refuse("W103", f"{body.name} calls a function more than once", body.at)
+        looks = [(x.shape, x.stride(), x.dtype) for x in tensors_in((args, kwargs))]
+        if first and first != [looks]:
+            raise refuse("W103", f"{body.name} calls a function in several ways", body.at)
+        if first:
+            run = CapturedModule(torch.nn.Module(), body.graph).forward
+            return run(*tensors_in((args, kwargs)), *(x.fake for x in body.free))
+        first.append(looks)
         with unset_fake_temporarily():
             builder.open(body)
             given = [as_value(cap, body, x) for x in args]
@@ -142,8 +149,8 @@ def repeatable(cap: Capture, bodies: Sequence[Body], why: str) -> Iterator[None]
     cap.pure.append(next_age())
     try:
         yield
-        theirs = {int(n.meta[VAL].untyped_storage()._cdata) for body in bodies
-                  for n in body.graph.nodes if n.op == "placeholder"}  # fmt: skip
+        theirs = {memory_behind(n.meta[VAL]) for body in bodies for n in body.graph.nodes
+                  if n.op == "placeholder"}  # fmt: skip
         if (len(cap.effects), cap.globals_written) != before or theirs & mode.noted:
             raise refuse("W106", why, cap.loc())
     finally:

@@ -22,7 +22,7 @@ from torchweld.capture.attrs import closure_of
 from torchweld.capture.calls import call_value
 from torchweld.capture.class_writes import settle_class_guards
 from torchweld.capture.guard_build import is_no_inference
-from torchweld.capture.modes import ATTENTION
+from torchweld.capture.modes import ATTENTION, attention_order
 from torchweld.capture.modes_kept import keep_modes, left_in_inference
 from torchweld.capture.module import CapturedModule
 from torchweld.capture.numbers import drop_unused
@@ -32,7 +32,7 @@ from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
 from torchweld.capture.slices import Slices
-from torchweld.capture.state import Handed, Raised, VFrame, refuse
+from torchweld.capture.state import Handed, Raised, Stuck, VFrame, refuse
 from torchweld.capture.suspend import stops_of, suspend
 from torchweld.capture.tables import OPCODES, OpcodeHandler
 from torchweld.capture.values.base import (
@@ -132,7 +132,10 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
 
 
 def _check_hooked(cap: Capture) -> None:
-    """A hook is of what its tensor was when it was registered."""
+    """A hook is of what its tensor was when it was registered; hooks of saved tensors are off."""
+    for _, stop in cap.builder.packs:
+        why = "saved_tensors_hooks that are on at the end"
+        raise Stuck("W106", why, cap.loc(), stop) if stop else refuse("W106", why, cap.loc())
     if cap.builder.hooked:
         written = {id(cap.builder.inputs[i][1]) for i in cap.builder.mutated_inputs()}
         if any(id(x) in written for x in cap.builder.hooked):
@@ -172,7 +175,7 @@ def _guard_attention(cap: Capture) -> None:
     """Which kernels attention may use is decided when the graph is compiled."""
     if any(n.target is torch.nn.functional.scaled_dot_product_attention
            for graph in cap.builder.graphs() for n in graph.nodes):  # fmt: skip
-        for getter in ATTENTION.values():
+        for getter in (*ATTENTION.values(), attention_order):
             cap.guard("state", None, (getter, getter()))
 
 

@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import TensorValue
 from torchweld.ir.graph import VAL
+from torchweld.ir.hooks import Pack
 
 ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
 EXIT: Any = torch.autograd.grad_mode._exit_inference_mode
@@ -32,6 +33,13 @@ ATTENTION: dict[Any, Any] = {
     for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable", "fa3")
     if hasattr(torch._C, f"_set_sdp_use_{name}") and hasattr(torch._C, f"_get_{name}_sdp_enabled")
 }
+
+
+def attention_order() -> tuple[int, ...]:
+    """Which of the kernels that attention may use it tries first."""
+    return tuple(torch._C._get_sdp_priority_order())
+
+
 # setter, whose last argument is the new state -> what, called with the setter's arguments, gives
 # the call that reads the state
 SETTERS: dict[Any, Callable[..., Callable[[], Any]]] = {
@@ -43,6 +51,7 @@ SETTERS: dict[Any, Callable[..., Callable[[], Any]]] = {
     torch.set_autocast_cache_enabled: lambda on: torch.is_autocast_cache_enabled,
     **{setter: functools.partial(lambda getter, on: getter, getter)
        for setter, getter in ATTENTION.items()},
+    torch._C._set_sdp_priority_order: lambda order: attention_order,
 }  # fmt: skip
 # calls without an argument -> what undoes them
 STEPS: dict[Any, Any] = {
@@ -57,6 +66,8 @@ _CHANGES = frozenset((*SETTERS, *STEPS))
 
 def undo_of(setter: Any, args: tuple[Any, ...]) -> Undo:
     """The call that restores the state from before `setter(*args)`."""
+    if isinstance(setter, Pack):
+        return setter.undo
     if setter in STEPS:
         undo: Undo = STEPS[setter]
         return undo
@@ -103,7 +114,8 @@ def restoring(gm: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
 
     In eager the with block around the operator restores the mode; a graph has no such blocks.
     """
-    setters = [n for n in gm.graph.nodes if n.target is ENTER or n.target in _CHANGES]
+    setters = [n for n in gm.graph.nodes if n.target is ENTER or n.target in _CHANGES
+               or isinstance(n.target, Pack)]  # fmt: skip
     if not setters or call not in (gm, gm.forward):
         return call
     graph = Graph()

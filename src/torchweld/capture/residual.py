@@ -30,6 +30,7 @@ from torchweld.capture.values.base import (
     BoundValue,
     CellValue,
     Const,
+    DequeValue,
     DictValue,
     FunctionValue,
     GeneratorValue,
@@ -265,6 +266,10 @@ def _list(r: Residual, x: ListValue) -> str:
     return r.assign(f"[{r.items(x.items)}]")
 
 
+def _deque(r: Residual, x: DequeValue) -> str:
+    return r.assign(f"{r.bind_const(collections.deque)}([{r.items(x.items)}], {x.maxlen})")
+
+
 def _dict(r: Residual, x: DictValue) -> str:
     if type(x) is not DictValue:
         raise refuse("W107", "vars() of an object leaves the frame", r.cap.loc())
@@ -408,10 +413,10 @@ def _set_attrs(r: Residual, x: InstanceValue, name: str, attrs: dict[str, Value]
 
 
 _BUILDERS: dict[type, Any] = {
-    TupleValue: _tuple, ListValue: _list, DictValue: _dict, SetValue: _set, SliceValue: _slice,
-    BoundValue: _bound, PartialValue: _partial, ViewValue: _view, CellValue: _cell,
-    FunctionValue: _function, InstanceValue: _instance, IteratorValue: _iterator,
-    GeneratorValue: generator, ArrayValue: _array,
+    TupleValue: _tuple, ListValue: _list, DequeValue: _deque, DictValue: _dict,
+    SetValue: _set, SliceValue: _slice, BoundValue: _bound, PartialValue: _partial,
+    ViewValue: _view, CellValue: _cell, FunctionValue: _function, InstanceValue: _instance,
+    IteratorValue: _iterator, GeneratorValue: generator, ArrayValue: _array,
 }  # fmt: skip
 
 

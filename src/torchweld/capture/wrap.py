@@ -225,7 +225,7 @@ def _set(cap: Capture, obj: set[object], source: Source) -> Value:
     """Sets have no order to index, so their elements must be constants, guarded as a whole."""
     value = SetValue(type(obj), source, obj)
     for element in obj:
-        if not _hashable_constant(element):
+        if not _hashable_constant(element) and not isinstance(element, types.FunctionType):
             raise refuse("W107", f"set {source.text()} holds {type(element).__name__}", cap.loc())
         value.items[element] = Const(element)
     cap.guard("predicate", source, _SameElements(type(obj), tuple(obj)))

@@ -33,6 +33,7 @@ from torchweld.graph.schema import writes_in_place
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, GradModes
 from torchweld.ir.graph import LOC, NUMBER, VAL
+from torchweld.ir.hooks import Pack
 from torchweld.ir.nested import Checkpointed, tensors_in
 from torchweld.ir.predicted import below_functionalization
 from torchweld.ir.size_node import fresh, is_number
@@ -102,6 +103,8 @@ class Interpreter:
         if node.op == "placeholder":
             given = next(self._inputs)
             return Number(given) if node.meta.get(NUMBER) else given
+        if isinstance(node.target, Pack):
+            return None  # here nothing is saved
         if is_number(node.meta.get(VAL)):
             return fresh(node.meta[VAL])  # computed of sizes: no operator
         at = node.meta.get(LOC, NOWHERE)

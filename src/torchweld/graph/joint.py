@@ -38,7 +38,7 @@ from torchweld.graph.run import (
 from torchweld.graph.schema import view_chain
 from torchweld.graph.tidy import tidy
 from torchweld.ir.graph import LOC, ORIGIN, VAL, Joint, Returned
-from torchweld.ir.hooks import HOOKED, HOOKS
+from torchweld.ir.hooks import HOOKED, HOOKS, Pack
 
 
 def joint(gm: GraphModule, cfg: Config) -> Joint:
@@ -48,6 +48,8 @@ def joint(gm: GraphModule, cfg: Config) -> Joint:
     Errors: Unsupported W201 for what autograd records otherwise than a graph can say.
     """
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    if any(isinstance(node.target, Pack) for node in gm.graph.nodes):
+        raise Unsupported("W201", "hooks that see what autograd saves")
     captured = [fake_of(node) for node in places]
     check_inputs(captured)
     with torch.no_grad():

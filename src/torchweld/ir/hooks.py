@@ -197,6 +197,35 @@ def _filled(shape: Any, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
     return tuple(next(left) if s is None else s for s in shape)
 
 
+class SavedHooks:
+    """torch.autograd.graph.saved_tensors_hooks around a part of a graph, which autograd runs."""
+
+    def __init__(self, pack: Callable[..., Any], unpack: Callable[..., Any]) -> None:
+        self.pack = pack
+        self.unpack = unpack
+
+    def push(self) -> None:
+        torch._C._autograd._push_saved_tensors_default_hooks(self.pack, self.unpack)
+
+    def pop(self) -> None:
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+
+
+class Pack(Nested):
+    """The beginning of such a part, or its end."""
+
+    def __init__(self, hooks: SavedHooks, begins: bool) -> None:
+        super().__init__("saved_tensors_hooks")
+        self.hooks = hooks
+        self.begins = begins
+
+    def __call__(self) -> None:
+        (self.hooks.push if self.begins else self.hooks.pop)()
+
+    def undo(self) -> None:
+        (self.hooks.pop if self.begins else self.hooks.push)()
+
+
 # ------------------------------------------------------------------------------ the operator
 def _own(x: Tensor | None, like: Tensor) -> Tensor:
     """A gradient in memory of its own, laid out as predicted: a hook may keep what it gives."""

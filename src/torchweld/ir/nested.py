@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -82,6 +83,11 @@ def jvp_of(func: Any, **options: Any) -> Callable[..., Any]:
     return lambda primals, tangents: jvp(func, primals, tangents, **options)
 
 
+def applied(func: Any) -> Callable[..., Any]:
+    """The function itself, called as a transform would call it."""
+    return lambda *args: func(*args)
+
+
 def vjp_value(func: Any, **options: Any) -> Callable[..., Any]:
     """What torch.func.vjp gives beside the function that takes cotangents."""
 
@@ -92,22 +98,46 @@ def vjp_value(func: Any, **options: Any) -> Callable[..., Any]:
     return call
 
 
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What `forward` has told its context, by positions.
+
+    fixed: results that are not differentiable. dirty: inputs that it has written. zeros: whether
+    `backward` gets zeros in the place of gradients that are not there.
+    """
+
+    fixed: tuple[int, ...] = ()
+    dirty: tuple[int, ...] = ()
+    zeros: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Pullback:
+    """The graph of `backward`. saved: which of the saved tensors it takes behind the gradients."""
+
+    body: Body
+    saved: tuple[int, ...]
+
+
 class CustomFunction(Nested):
     """A torch.autograd.Function whose forward and backward are graphs.
 
     forward(*own, *free) gives (results, saved); backward(*gradients, *saved) gives the gradients of
-    the tensors among the arguments. places: for each of these, which of `own` it is. fixed: results
-    that are not differentiable. once: gradients have no gradients.
+    the tensors among the arguments. There is one for each pattern of gradients that may be there.
+    places: for each of these, which of `own` it is. once: gradients have no gradients.
+    sources: inside of a transform: what is saved, as numbers of [*own, *free, *results].
     """
 
-    def __init__(self, name: str, forward: Body, backward: Body, places: tuple[int, ...],
-                 fixed: tuple[int, ...], once: bool) -> None:  # fmt: skip
+    def __init__(self, name: str, forward: Body, backward: dict[tuple[bool, ...], Pullback],
+                 places: tuple[int, ...], marks: Marks, once: bool,
+                 sources: tuple[int, ...] | None = None) -> None:  # fmt: skip
         super().__init__(name)
         self.forward = forward
         self.backward = backward
         self.places = places
-        self.fixed = fixed
-        self.function = _kind_of(name, once)
+        self.marks = marks
+        self.sources = sources
+        self.function = _kind_of(name, once, sources is not None)
 
     def __call__(self, own: Sequence[Tensor], free: Sequence[Tensor]) -> Any:
         # autograd does not look into the list: nobody gets a gradient through it
@@ -117,19 +147,31 @@ class CustomFunction(Nested):
 class _Custom(Function):
     @staticmethod
     def forward(ctx: Any, node: CustomFunction, inputs: list[Tensor], *own: Tensor) -> Any:
-        n = max(node.places, default=-1) + 1
-        by_place = dict(zip(node.places, own, strict=True))
-        out, saved = node.forward(*(by_place[i] for i in range(n)), *inputs[n:])
+        given = _by_place(node, own, inputs)
+        out, saved = node.forward(*given)
         ctx.node = node
         ctx.save_for_backward(*saved)
         results = out if isinstance(out, tuple) else (out,)
-        ctx.mark_non_differentiable(*(results[i] for i in node.fixed))
+        marks = node.marks
+        ctx.mark_non_differentiable(*(results[i] for i in marks.fixed))
+        if marks.dirty:
+            ctx.mark_dirty(*(given[i] for i in marks.dirty))
+        ctx.set_materialize_grads(marks.zeros)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         given = [g for g in gradients if isinstance(g, Tensor)]
-        return (None, None, *ctx.node.backward(*given, *ctx.saved_tensors))
+        there = tuple(isinstance(g, Tensor) for g in gradients)
+        node: CustomFunction = ctx.node
+        if node.marks.zeros:  # all of them are there, and none for what is no tensor
+            (back,) = node.backward.values()
+        elif there in node.backward:
+            back = node.backward[there]
+        else:
+            return (None,) * (2 + len(node.places))
+        saved = ctx.saved_tensors
+        return (None, None, *back.body(*given, *(saved[i] for i in back.saved)))
 
 
 class _CustomOnce(_Custom):
@@ -139,10 +181,50 @@ class _CustomOnce(_Custom):
         return _Custom.backward(ctx, *gradients)
 
 
+class _CustomApart(_Custom):
+    """As transforms of torch.func want it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        node: CustomFunction, inputs: list[Tensor], *own: Tensor
+    ) -> Any:
+        return node.forward(*_by_place(node, own, inputs))[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        node, given, *own = inputs
+        results = output if isinstance(output, tuple) else (output,)
+        known = (*_by_place(node, own, given), *results)
+        ctx.node = node
+        ctx.save_for_backward(*(known[i] for i in node.sources))
+        ctx.mark_non_differentiable(*(results[i] for i in node.marks.fixed))
+        ctx.set_materialize_grads(node.marks.zeros)
+
+
+class _CustomApartOnce(_CustomApart):
+    backward = _CustomOnce.backward  # type: ignore[assignment]
+
+
+def _by_place(node: CustomFunction, own: Sequence[Tensor],
+              inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:  # fmt: skip
+    """The inputs of `forward`, those that autograd knows among them."""
+    n = max(node.places, default=-1) + 1
+    by_place = dict(zip(node.places, own, strict=True))
+    return (*(by_place[i] for i in range(n)), *inputs[n:])
+
+
+_KINDS: dict[tuple[bool, bool], type] = {
+    (False, False): _Custom, (True, False): _CustomOnce, (False, True): _CustomApart,
+    (True, True): _CustomApartOnce,
+}  # fmt: skip
+
+
 @lru_cache(256)
-def _kind_of(name: str, once: bool) -> Any:
+def _kind_of(name: str, once: bool, apart: bool) -> Any:
     """A class whose node in the autograd graph has the name that the user's would have."""
-    return type(name, (_CustomOnce if once else _Custom,), {})
+    return type(name, (_KINDS[once, apart],), {})
 
 
 class Checkpointed(Nested):
@@ -211,3 +293,17 @@ class Pulled(Nested):
             return self.body(*tensors_in(given), *free)
 
         return vjp(inner, *primals, **self.options)[1](*cotangents, **kwargs)
+
+
+class Pushed(Nested):
+    """The function that torch.func.linearize gives: the forward runs inside of it."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__("linearized")
+        self.body = body
+
+    def __call__(self, primals: Sequence[Any], free: Sequence[Tensor], *tangents: Any) -> Any:
+        def inner(*given: Any) -> Any:
+            return self.body(*tensors_in(given), *free)
+
+        return jvp(inner, tuple(primals), tangents)[1]

@@ -32,7 +32,7 @@ from torchweld.capture.values.base import (
     Value,
 )
 from torchweld.ir.graph import LOC, VAL
-from torchweld.ir.hooks import NO_TENSOR, Around, Enter, GraphHook, Hook, Leave
+from torchweld.ir.hooks import NO_TENSOR, Around, Enter, GraphHook, Hook, Leave, Pack, SavedHooks
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -288,3 +288,26 @@ def _run(cap: Capture, target: Any, inputs: tuple[Any, ...],
     for name, value in zip(names[1:], outs, strict=True):
         parts.append(builder.wrap_result(name, value, at, 0))
     return (names[0], hook), parts
+
+
+# ------------------------------------------------------------------------------ saved tensors
+@function(torch._C._autograd._push_saved_tensors_default_hooks)
+def push_saved_hooks(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Autograd calls them where the graph runs; nothing is saved while it is captured."""
+    if cap.builder.bodies or cap.pure:
+        raise refuse("W106", "saved_tensors_hooks in a function that torch calls", cap.loc())
+    pack, unpack = (_outside(cap, x) or real_function(cap, x) for x in args)
+    stops = stops_of(cap)
+    hooks = SavedHooks(pack, unpack)
+    cap.builder.packs.append((hooks, stops[0] if stops else 0))
+    _node(cap, Pack(hooks, True), (), None)
+    cap.deliver(NONE, cont)
+
+
+@function(torch._C._autograd._pop_saved_tensors_default_hooks)
+def pop_saved_hooks(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if not cap.builder.packs or cap.builder.bodies:
+        raise refuse("W106", "saved_tensors_hooks that were entered before", cap.loc())
+    hooks, _ = cap.builder.packs.pop()
+    _node(cap, Pack(hooks, False), (), None)
+    cap.deliver(NONE, cont)

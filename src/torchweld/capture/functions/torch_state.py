@@ -24,6 +24,7 @@ from torchweld.capture.modes import (
     SET_GRAD,
     SETTERS,
     STEPS,
+    attention_order,
     enter,
     undo_of,
 )
@@ -35,6 +36,7 @@ from torchweld.capture.tables import FUNCTIONS, NAMED, function, klass
 from torchweld.capture.values.base import (
     Const,
     InstanceValue,
+    ListValue,
     NotConstant,
     Value,
     boolean,
@@ -200,6 +202,14 @@ for _change in (*SETTERS, *STEPS):
     _setter(_change)
 for _get in ATTENTION.values():
     _getter(_get)
+
+
+@function(torch._C._get_sdp_priority_order)
+def get_attention_order(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    found = attention_order()
+    if attention_order not in cap.modes_set:
+        cap.guard("state", None, (attention_order, found))
+    cap.deliver(ListValue([Const(x) for x in found]), cont)
 
 
 # --------------------------------------------------------------- inference mode

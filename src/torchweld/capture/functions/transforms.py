@@ -9,13 +9,21 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from torch._functorch import apis, eager_transforms
 
 from torchweld.base.errors import WeldError
 from torchweld.capture.bodies import Body
-from torchweld.capture.inner import function_of, new_body, read_all, record, runner
+from torchweld.capture.inner import (
+    function_of,
+    new_body,
+    read_all,
+    record,
+    repeatable,
+    runner,
+)
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, refuse
 from torchweld.capture.tables import function, method
@@ -30,7 +38,15 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.wrappers import TRANSFORMS
-from torchweld.ir.nested import Pulled, Transformed, jvp_of, transformed, vjp_value
+from torchweld.ir.nested import (
+    Pulled,
+    Pushed,
+    Transformed,
+    applied,
+    jvp_of,
+    transformed,
+    vjp_value,
+)
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -39,8 +55,6 @@ _APIS: tuple[Callable[..., Any], ...] = (
     apis.vmap, apis.grad, apis.grad_and_value, eager_transforms.jacrev, eager_transforms.jacfwd,
     eager_transforms.functionalize,
 )  # fmt: skip
-# options that make a transform call its function more than once
-_REPEATS = ("chunk_size",)
 
 
 def _made(api: Callable[..., Any]) -> None:
@@ -73,8 +87,6 @@ def call_transformed(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None
     """api(fn, **options)(*args, **kwargs)."""
     api, options, fn, *rest = args
     given = dict(constant(options))
-    if any(given.get(name) is not None for name in _REPEATS):
-        raise refuse("W103", f"{constant(api).__name__} in chunks", cap.loc())
     run_transform(cap, constant(api), given, fn, rest, kwargs, cont)
 
 
@@ -108,7 +120,22 @@ def call_vjp(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
     cap.deliver(TupleValue([parts[0], back, *parts[1:]]), cont)
 
 
-@method(Pulled, "__call__")
+@function(eager_transforms.linearize)
+def call_linearize(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """The function that it gives runs the forward again, with tangents."""
+    fn, *primals = args
+    drawn = cap.builder.mode.draws
+    made: Args = []
+    body = run_transform(cap, applied, {}, fn, primals, {}, made.append)
+    if kwargs or cap.builder.mode.draws != drawn:
+        raise refuse("W103", "linearize of a function that draws random numbers", cap.loc())
+    free: list[Slot] = [*body.free]
+    given: Args = [TupleValue([*primals]), ListValue(free)]
+    forth = PartialValue(Const(Pushed(runner(body))), given, {}, functools.partial)
+    cap.deliver(TupleValue([made[0], forth]), cont)
+
+
+@method((Pulled, Pushed), "__call__")
 def call_pulled(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     target, *given = args
     for x in given:
@@ -131,8 +158,10 @@ def run_transform(cap: Capture, api: Callable[..., Any], options: dict[str, Any]
     except NotConstant:
         raise refuse("W103", f"{name} of an argument that a graph cannot hold", at) from None
     inner = function_of(cap, body, fn)
+    why = "a side effect of a function that is called for each chunk"
+    chunks = api is apis.vmap and options.get("chunk_size") is not None
     try:
-        with builder.mode:
+        with repeatable(cap, (body,), why) if chunks else nullcontext(), builder.mode:
             out = api(inner, **options)(*fakes, **named)
     except (Raised, WeldError):
         raise

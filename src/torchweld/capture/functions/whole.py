@@ -20,10 +20,10 @@ from torchweld.capture.values.base import Value
 
 # what they make or call is compiled no more than they are
 _WHOLE: tuple[Any, ...] = (
-    torch.cond, apis.chunk_vmap, eager_transforms.linearize, eager_transforms.functionalize,
+    torch.cond, apis.chunk_vmap, eager_transforms.functionalize,
     vmap_module.vmap_impl, apis.vmap, apis.grad, apis.grad_and_value, eager_transforms.vjp,
     eager_transforms.jvp, eager_transforms.jacrev, eager_transforms.jacfwd,
-    eager_transforms.hessian,
+    eager_transforms.hessian, eager_transforms.linearize,
 )  # fmt: skip
 # how operators begin that get functions
 _OPERATORS: tuple[Any, ...] = (

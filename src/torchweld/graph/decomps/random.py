@@ -18,10 +18,14 @@ aten = torch.ops.aten
 def bernoulli(self: Tensor, p: float = 0.5, *, generator: Any = None) -> Any:
     """What `self.bernoulli_(p)` writes.
 
-    It goes through memory in order, while this operator numbers the elements by their indices.
+    It goes through memory in order, while this operator numbers the elements by their indices. What
+    shares elements cannot be written: there the operator itself was called, as vmap's dropout does.
     """
     if self.is_contiguous():
         return NotImplemented
+    if any(s == 0 and n > 1 for n, s in zip(self.shape, self.stride(), strict=True)):
+        own = aten.empty_like.default(self, memory_format=torch.contiguous_format)
+        return aten.bernoulli.p(own, p, generator=generator)
     order = memory_order(self.shape, self.stride())
     inverse = [order.index(d) for d in range(self.dim())]
     dense = aten.empty_like.default(
