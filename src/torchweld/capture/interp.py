@@ -103,6 +103,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
             raise left_in_inference(cap)
         modes = keep_modes(cap)
         rest = suspend(cap) if cap.stop or cap.handed is not None else None
+        if cap.held:
+            raise refuse("W107", "the frame ends with a lock held", cap.loc())
         outputs, result, finish = residualize(cap, grad_mode, locals_, modes, rest)
         graph = _finish_graph(cap, outputs)
     finally:
@@ -128,7 +130,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     env.where = nowhere
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
                   rest.resume if rest is not None else None, cap.builder.n_calls,
-                  env if readings else None, readings)  # fmt: skip
+                  env if readings else None, readings,
+                  cap.locks[0] if cap.locks else None)  # fmt: skip
 
 
 def _check_hooked(cap: Capture) -> None:
