@@ -99,12 +99,9 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     _FAKE_LOG.disabled = True  # it prints the errors that the frame may well handle
     try:
         run(cap)
-        if torch.is_inference_mode_enabled() != inference:
-            raise left_in_inference(cap)
+        _check_left(cap, inference)
         modes = keep_modes(cap)
         rest = suspend(cap) if cap.stop or cap.handed is not None else None
-        if cap.held:
-            raise refuse("W107", "the frame ends with a lock held", cap.loc())
         outputs, result, finish = residualize(cap, grad_mode, locals_, modes, rest)
         graph = _finish_graph(cap, outputs)
     finally:
@@ -140,6 +137,14 @@ def _check_hooked(cap: Capture) -> None:
         written = {id(cap.builder.inputs[i][1]) for i in cap.builder.mutated_inputs()}
         if any(id(x) in written for x in cap.builder.hooked):
             raise refuse("W106", "a hook of a tensor that is changed", cap.loc())
+
+
+def _check_left(cap: Capture, inference: bool) -> None:
+    """Refuse a frame that leaves something open that it cannot."""
+    if torch.is_inference_mode_enabled() != inference:
+        raise left_in_inference(cap)
+    if cap.held and not cap.stop:
+        raise refuse("W107", "the frame ends with a lock held", cap.loc())
 
 
 def nowhere() -> Loc:
