@@ -71,7 +71,7 @@ from torchweld.pipeline import (
     weld_backend,
 )
 from torchweld.rests import names_of, origin_of
-from torchweld.sites import REGION, Made, Site, eager_call
+from torchweld.sites import REGION, Made, Site, again, eager_call, locked
 from torchweld.variation import check_promises, guards_of, learn
 
 _LOG = logging.getLogger("torchweld")
@@ -333,9 +333,15 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
         program = builder.build()
     if events.wants("guards"):
         events.emit("guards", region.name, "\n" + "\n".join(g.text() for g in guards))
-    scope = {CALL: call, EAGER: eager_call(fn, site), **names_of(region, site, miss)}
+    eager = eager_call(fn, site)
+    scope = {CALL: call, EAGER: eager if region.lock is None else again,
+             **names_of(region, site, miss)}  # fmt: skip
     finish = make_finish(region, scope) if region.finish else None
-    if region.finish is not None and CALL in region.finish.consts:
+    if region.lock is not None and finish is not None:
+        registers = [builder.register(s) for s in finish_inputs]
+        run = locked(region.lock, program, registers, finish, eager)
+        entry = Entry(program, [], None, run, registers[len(registers) - len(args) :])
+    elif region.finish is not None and CALL in region.finish.consts:
         entry = Entry(program, [], None, finish, [builder.register(s) for s in finish_inputs])
     else:
         entry = Entry(

@@ -10,7 +10,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType
@@ -19,7 +19,7 @@ from torchweld.base import config
 from torchweld.capture.class_state import ClassAttr
 from torchweld.capture.symbolic import Varying
 from torchweld.frame.hook import run_hooked
-from torchweld.frame.program import Dispatcher, Entry
+from torchweld.frame.program import Dispatcher, Entry, Program
 from torchweld.ir.graph import GraphSettings, end
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
@@ -142,6 +142,33 @@ def eager_call(fn: types.FunctionType, site: Site, hooked: bool = True) -> Calla
         finally:
             REGION.site = before
             _raise_failure(before)
+
+    return run
+
+
+class Again(Exception):
+    """A locked stretch cannot run as it was compiled."""
+
+
+def again(outs: object, *flat: Any) -> Any:
+    """What runs the function eagerly where the lock is held that it takes itself."""
+    raise Again
+
+
+def locked(lock: Any, program: Program, registers: Sequence[int], finish: Callable[..., Any],
+           eager: Callable[..., Any]) -> Callable[..., Any]:  # fmt: skip
+    """Runs a residual program on flat arguments behind a first one, with a lock held; eagerly if
+    the guards do not hold any more when it is."""
+
+    def run(outs: object, *flat: Any) -> Any:
+        with lock:
+            if program.check(flat):
+                values = program.registers(flat)
+                try:
+                    return finish(None, *[values[i] for i in registers])
+                except Again:
+                    pass
+        return eager(None, *flat)
 
     return run
 

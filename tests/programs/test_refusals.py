@@ -81,16 +81,16 @@ def test_print_of_a_tensor_that_requires_grad():
     check_refused(program, X.clone().requires_grad_(), code="W102", says="requires grad")
 
 
-def test_lock():
+def test_two_locks():
     import threading
 
-    lock = threading.Lock()
+    lock, other = threading.Lock(), threading.Lock()
 
     def program(x):
-        with lock:
+        with lock, other:
             return x + 1
 
-    check_refused(program, X, code="W103", says="lock")
+    check_refused(program, X, code="W107", says="a second lock")
 
 
 def test_a_loop_that_takes_too_many_instructions_runs_eagerly(monkeypatch):

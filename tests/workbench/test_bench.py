@@ -8,7 +8,9 @@ import json
 import pytest
 import torch
 
+import torchweld
 from torchweld.workbench import bench, table
+from torchweld.workbench.cases import ALL_SUITES, case_named
 from torchweld.workbench.lanes import Lane
 from torchweld.workbench.suites import BY_NAME, CASES, SUITES
 from torchweld.workbench.work import WholeStep
@@ -90,3 +92,22 @@ def test_compiler_that_fails_on_a_case_keeps_its_reason():
         assert "KeyError" in lane.ask("save")["error"]
     finally:
         lane.close()
+
+
+def test_a_broken_model_is_two_graphs_and_is_measured_beside_the_whole_one():
+    assert "break_gpt2" in ALL_SUITES["breaks"]
+    case = case_named("break_small")
+    lanes = bench.start(case, ("eager", "torchweld", "torchweld unbroken"), "cpu", 1)
+    row = bench.measure(case, lanes, "cpu", SHORT)
+    mine, whole = row["results"]["torchweld"], row["results"]["torchweld unbroken"]
+    assert mine["of_unbroken"] > 0
+    assert mine["difference"] <= 1e-4 and whole["difference"] <= 1e-4
+    work = case.build()
+    for broken, graphs in ((True, 2), (False, 1)):
+        torchweld.reset()
+        work.fn.broken = broken
+        compiled = torchweld.compile(work.fn, backend="eager")
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*work.args), work.fn(*work.args))
+        assert torchweld.statistics()["graphs"] == graphs
+        assert torchweld.statistics()["breaks"] == graphs - 1

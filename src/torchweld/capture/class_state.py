@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 
+from torch.utils.hooks import RemovableHandle
+
 HEAP_TYPE = 1 << 9  # of `__flags__`: attributes of the class can be assigned
 ClassAttr = tuple[type, str]
 
@@ -39,8 +41,9 @@ class ClassState:
 def is_users(kind: type) -> bool:
     """Whether a class is the user's own, and an ordinary one."""
     module = str(getattr(kind, "__module__", "")).split(".")[0]
-    return bool(kind.__flags__ & HEAP_TYPE) and module != "torch" and not issubclass(
-        kind, enum.Enum | type)  # fmt: skip
+    if module == "torch" and kind is not RemovableHandle:  # which counts the hooks
+        return False
+    return bool(kind.__flags__ & HEAP_TYPE) and not issubclass(kind, enum.Enum | type)
 
 
 def is_data(name: str, raw: object) -> bool:

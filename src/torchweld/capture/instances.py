@@ -14,6 +14,7 @@ from torchweld.capture.values.base import Const, DictValue, InstanceValue, Value
 from torchweld.ir.source import Attr, InstanceDict, Item
 
 MISSING = object()
+TARGET = "object"  # the attribute of a weak reference made in the frame
 
 
 def instance_get(cap: Capture, obj: InstanceValue, name: str) -> Value | None:

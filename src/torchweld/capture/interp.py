@@ -99,8 +99,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     _FAKE_LOG.disabled = True  # it prints the errors that the frame may well handle
     try:
         run(cap)
-        if torch.is_inference_mode_enabled() != inference:
-            raise left_in_inference(cap)
+        _check_left(cap, inference)
         modes = keep_modes(cap)
         rest = suspend(cap) if cap.stop or cap.handed is not None else None
         outputs, result, finish = residualize(cap, grad_mode, locals_, modes, rest)
@@ -128,7 +127,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     env.where = nowhere
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
                   rest.resume if rest is not None else None, cap.builder.n_calls,
-                  env if readings else None, readings)  # fmt: skip
+                  env if readings else None, readings,
+                  cap.locks[0] if cap.locks else None)  # fmt: skip
 
 
 def _check_hooked(cap: Capture) -> None:
@@ -140,6 +140,14 @@ def _check_hooked(cap: Capture) -> None:
         written = {id(cap.builder.inputs[i][1]) for i in cap.builder.mutated_inputs()}
         if any(id(x) in written for x in cap.builder.hooked):
             raise refuse("W106", "a hook of a tensor that is changed", cap.loc())
+
+
+def _check_left(cap: Capture, inference: bool) -> None:
+    """Refuse a frame that leaves something open that it cannot."""
+    if torch.is_inference_mode_enabled() != inference:
+        raise left_in_inference(cap)
+    if cap.held and not cap.stop:
+        raise refuse("W107", "the frame ends with a lock held", cap.loc())
 
 
 def nowhere() -> Loc:

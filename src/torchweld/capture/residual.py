@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import math
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch
 from torchweld.base.errors import InternalError
 from torchweld.capture.class_writes import class_statements
 from torchweld.capture.grads import dropped, is_spent, spent, unchanged, without_graph
+from torchweld.capture.instances import TARGET
 from torchweld.capture.items import advanced
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
@@ -369,6 +371,8 @@ def _instance(r: Residual, x: InstanceValue) -> str:
     if x.klass is torch._C._InferenceMode:
         raise stuck(r.cap, x)
     kind = r.bind_const(x.klass)
+    if x.klass is weakref.ref:
+        return r.assign(f"{kind}({r.expr(x.attrs[TARGET])})")  # type: ignore[arg-type]
     if issubclass(x.klass, BaseException):
         args = r.expr(x.attrs.get("args") or TupleValue([]))
         made: str = r.assign(f"{kind}(*{args})")
@@ -521,7 +525,7 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     head = r.prologue()
     again = _runs_again(cap)
     gone = [] if again else dropped(cap)
-    call = r.graph_call() if head or cap.builder.numbers or again or gone else ""
+    call = r.graph_call() if head or cap.builder.numbers or again or gone or cap.locks else ""
     head += [f"{r.tensor(x)}.grad = None" for x in gone]  # the graph may need the memory
     _effects(r, grad_mode)
     if rest is not None:

@@ -143,6 +143,7 @@ class Capture:
     changed: outside objects that the frame changed, in the order of the first change.
     late: numbers that changed between calls, to be read when the compiled code runs. sizes: sizes
     that did, and what is made of them.
+    locks: those that the frame took, of which it holds `held`.
     class_attrs: of classes, that are known to be assigned by somebody; class_writes: by the frame.
     class_states: of the classes that are guarded.
     stop: the number of the instruction before which the capture ends; 0 for the end of the frame.
@@ -184,6 +185,8 @@ class Capture:
         self.grads: dict[int, tuple[TensorValue, Value]] = {}
         self.backwards = 0
         self.shown: set[int] = set()
+        self.locks: list[Any] = []
+        self.held: list[Any] = []
         self.class_attrs = varying.attributes
         self.class_writes: dict[ClassAttr, Value] = {}
         self.class_states: dict[type, ClassState] = {}

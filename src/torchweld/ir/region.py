@@ -63,6 +63,7 @@ class Region:
         to do; else None and `finish` says the rest.
     env, readings: the symbols of sizes that vary, and where they are found; the facts of `env` must
         hold, those included that later stages add.
+    lock: what is to be held meanwhile, if the frame takes a lock; then `finish` calls the graph.
     resume: if the frame was captured up to a break only. operators: calls in the graph.
     """
 
@@ -76,3 +77,4 @@ class Region:
     operators: int = 0
     env: SizeEnv | None = field(default=None, compare=False)
     readings: tuple[Reading, ...] = ()
+    lock: object = field(default=None, compare=False)

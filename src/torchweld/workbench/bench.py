@@ -28,6 +28,7 @@ COMPILERS = ("eager", "torchweld", "torch.compile", "torch.jit.trace")
 TRAINING = COMPILERS[:-1]
 ON_GPU = ("eager", "torchweld", "torch.compile", "torch.compile reduce-overhead", "bare graph")
 ON_GPU_TRAINING = ON_GPU[:-1]
+BREAKS = ("eager", "torchweld", "torchweld unbroken", "torch.compile", "torch.compile unbroken")
 FROZEN = ("eager", "torchweld", "torchweld frozen", "torch.compile", "torch.compile frozen")
 Row = dict[str, Any]
 
@@ -155,6 +156,10 @@ def _row(case: Case, results: dict[str, Row]) -> Row:
     if "torch.compile frozen" in results and "torchweld frozen" in results:
         row["frozen_against_torch_compile"] = _ratio(
             results["torch.compile frozen"], results["torchweld frozen"])  # fmt: skip
+    for name in ("torchweld", "torch.compile"):
+        if f"{name} unbroken" in results:
+            of_unbroken = _ratio(results[f"{name} unbroken"], results.get(name, {}))
+            results.get(name, {})["of_unbroken"] = of_unbroken
     if case.nbytes:
         _bandwidth(case, results)
     return row
@@ -285,11 +290,14 @@ def write(path: Path, content: Row) -> None:
     fresh.replace(path)
 
 
+_PEERS = {"training": TRAINING, "breaks": BREAKS}
+
+
 def _peers(suite: str) -> Sequence[str]:
     if suite == "gpu-training":
         return ON_GPU_TRAINING
-    if suite == "training":
-        return TRAINING
+    if suite in _PEERS:
+        return _PEERS[suite]
     return ON_GPU if suite.startswith("gpu") else COMPILERS
 
 

@@ -65,6 +65,11 @@ def show(content: Row) -> None:
             if "error" in result:
                 _console.print(f"{row['title']}: {name} failed: {result['error']}",
                                highlight=False, markup=False)  # fmt: skip
+    for row in content["rows"]:
+        for name, result in row["results"].items():
+            if result.get("of_unbroken"):
+                _console.print(f"{row['title']}: {name} at {result['of_unbroken']:.2f} of its "
+                               "unbroken speed", highlight=False)  # fmt: skip
     for group, means in content["geomeans"].items():
         _console.print(
             f"geomean {group}: {_number(means['against_eager'], '.2f')}x eager, "

@@ -99,11 +99,19 @@ def _copy(work: Work) -> Callable[..., Any]:
     return lambda *args, **kwargs: target.copy_(source)
 
 
+def _unbroken(compiler: Compiler, work: Work) -> Callable[..., Any]:
+    """What a compiler makes of the same model without its break."""
+    work.fn.broken = False  # type: ignore[attr-defined]
+    return compiler(work)
+
+
 COMPILERS: dict[str, Compiler] = {
     "eager": _eager,
     "torchweld": _torchweld,
     "torchweld frozen": _torchweld_frozen,
+    "torchweld unbroken": partial(_unbroken, _torchweld),
     "torch.compile": _torch_compile,
+    "torch.compile unbroken": partial(_unbroken, _torch_compile),
     "torch.compile frozen": _torch_compile_frozen,
     "torch.compile reduce-overhead": _torch_reduce_overhead,
     "torch.jit.trace": _torch_trace,

@@ -15,6 +15,7 @@ from torchweld.capture.functions import (
     exceptions,
     hooks,
     iterators,
+    locks,
     objects,
     optimizers,
     queues,
@@ -30,9 +31,8 @@ from torchweld.capture.functions import (
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
     "checkpoints", "classes", "containers", "control_flow", "effects", "exceptions", "hooks",
-    "iterators", "objects", "optimizers", "queues", "sets", "stdlib", "texts", "torch_calls",
-    "torch_state", "transforms",
-    "whole",
+    "iterators", "locks", "objects", "optimizers", "queues", "sets", "stdlib", "texts",
+    "torch_calls", "torch_state", "transforms", "whole",
 ]  # fmt: skip
 
 whole.register()

@@ -157,14 +157,26 @@ def get_attr_or(cap: Capture, obj: Value, name: str, cont: Cont | None,
             raise
         missing()
         return
-    if len(cap.frames) <= depth:
-        return
+    if len(cap.frames) > depth:
+        _watch(cap, depth, missing)
+
+
+def _watch(cap: Capture, depth: int, missing: Callable[[], None]) -> None:
+    """Run `missing` if an AttributeError comes out of the frame at this depth, or out of the
+    `__getattr__` that is asked then."""
     frame = cap.frames[depth]
     before = frame.on_raise
 
     def on_raise(exc: Value) -> bool:
-        if before is not None and before(exc):
-            return True
+        try:
+            if before is not None and before(exc):
+                if len(cap.frames) > depth:
+                    _watch(cap, depth, missing)
+                return True
+        except Raised as error:
+            exc = error.value
+            if not issubclass(exc.cls(), AttributeError):
+                raise
         if not issubclass(exc.cls(), AttributeError):
             return False
         missing()

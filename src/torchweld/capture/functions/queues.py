@@ -10,6 +10,7 @@ from typing import Any
 from torchweld.capture import polyfills
 from torchweld.capture.attrs import from_python
 from torchweld.capture.functions.containers import collect
+from torchweld.capture.instances import TARGET
 from torchweld.capture.ops import length
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
@@ -17,6 +18,8 @@ from torchweld.capture.tables import CLASSES, METHODS, klass, method
 from torchweld.capture.values.base import (
     Const,
     DequeValue,
+    InstanceValue,
+    Mutable,
     NotConstant,
     Value,
     constant,
@@ -180,6 +183,9 @@ def call_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     """The object of a weak reference from outside: guarded to be the one that is known by now, or
     found through the reference."""
     (ref,) = args
+    if isinstance(ref, InstanceValue):
+        cap.deliver(ref.attrs[TARGET], cont)  # type: ignore[arg-type]
+        return
     assert isinstance(ref, Const)
     target = ref.obj()  # type: ignore[operator]
     known = cap.objects.get(id(target))
@@ -195,4 +201,9 @@ def call_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
 
 @klass(weakref.ref)
 def make_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    raise refuse("W107", "a weak reference made in the frame", cap.loc())
+    """To an object from outside, which somebody else keeps alive."""
+    if len(args) != 1 or kwargs or args[0].source is None or not isinstance(args[0], Mutable):
+        raise refuse("W107", "a weak reference made in the frame", cap.loc())
+    made = InstanceValue(weakref.ref)
+    made.attrs[TARGET] = args[0]
+    cap.deliver(made, cont)
