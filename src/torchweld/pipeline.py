@@ -2,8 +2,8 @@
 
     frame -> capture -> graph -> lower -> fuse -> codegen -> runtime
 
-`compile_graph` is everything behind a captured graph; frames.py is what leads to one. What happens
-is counted in STATISTICS, and told in notes to whoever listens.
+`compile_graph` is everything behind a captured graph (programs.py: up to its Programs); frames.py
+is what leads to one. What happens is counted in STATISTICS, and told in notes to whoever listens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,41 +33,33 @@ from torchweld.base.errors import (
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.late_inputs import number_places, numbers_as_tensors, with_tensors
 from torchweld.capture.modes import ambient, restoring
-from torchweld.capture.module import CapturedModule
 from torchweld.capture.session import Compiling
-from torchweld.codegen.run import generate
-from torchweld.fuse.run import fuse
 from torchweld.graph.autograd import (
     check_writes,
     inference_inputs,
     needs_autograd,
     outputs_require_grad,
 )
-from torchweld.graph.backward import backward
-from torchweld.graph.joint import joint
-from torchweld.graph.repeats import find_repeats, inputs_of, shortened
-from torchweld.graph.run import normalize
 from torchweld.ir.graph import (
     KEPT,
-    OWNED,
-    SETTINGS,
     VAL,
-    GraphPair,
     GraphSettings,
     Joint,
     let_go,
     take_apart,
 )
 from torchweld.ir.guard import Guard
-from torchweld.ir.lengthen import check_same, lengthen
-from torchweld.ir.loop import LoopGraph, writes
-from torchweld.ir.loop_text import text as loop_text
-from torchweld.ir.loop_verify import verify as verify_loop
-from torchweld.ir.plan_text import text as plan_text
-from torchweld.ir.program import Call, GridLaunch, Launch, Program, Prologue
+from torchweld.ir.program import Call, GridLaunch, Launch, Program
 from torchweld.ir.static_shapes import has_free_symbols
-from torchweld.lower.freeze import freeze
-from torchweld.lower.run import lower
+from torchweld.programs import (
+    MakeBackward,
+    dump,
+    owned_inputs,
+    settings_of,
+    to_halves,
+    to_program,
+    values_of_inputs,
+)
 from torchweld.runtime import triton_service
 from torchweld.runtime.cudagraph import Borrowing
 from torchweld.runtime.cudagraph_plan import Lending
@@ -318,22 +310,6 @@ def operator_name(node: Node) -> str:
 
 
 # ---------------------------------------------------------------- graph -> call
-def dump(number: int, stage: str, suffix: str, text: Callable[[], str], channel: str) -> None:
-    """Show or write a stage's text form, if somebody asked for it."""
-    cfg = config.current()
-    if cfg.dump:
-        folder = Path(cfg.dump)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{number:04d}_{stage}.{suffix}").write_text(text(), encoding="utf-8")
-    if events.wants(channel):
-        events.emit(channel, stage, "\n" + text())
-
-
-def values_of_inputs(gm: GraphModule) -> list[Any]:
-    """The fake tensors and numbers that stand for the inputs of a captured graph."""
-    return [n.meta[VAL] for n in gm.graph.nodes if n.op == "placeholder"]
-
-
 def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> Compiled:
     """Everything behind capture. Falls back to running `gm` through ATen, with the reason.
 
@@ -393,11 +369,8 @@ def _counted(compiled: Compiled) -> Compiled:
 
 def _differentiable(gm: GraphModule, number: int) -> Compiled:
     """A graph through which autograd goes. Errors: as to_program."""
-    cfg, settings = config.current(), settings_of(gm)
-    with events.timed("graph"):
-        parts = joint(gm, replace(cfg, memory_budget=settings.memory_budget))
-    dump(number, "graph", "fx", lambda: str(parts.forward.forward), "graph")
-    program = loops_to_program(_lowered(parts.forward), number)
+    settings = settings_of(gm)
+    parts, program, make = to_halves(gm, number)
     lending = Lending(len(parts.saved), parts.kept_results)
     executable = _executable(program, owned_inputs(gm), settings, lending)
     plain = restoring(gm, gm.forward)
@@ -406,7 +379,7 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
     compiled = Compiled(plain, executable, differentiable=any(parts.tangents))
     owned = owned_inputs(gm)
     static = frozenset(k for k, i in enumerate(parts.kept_inputs) if i in owned)
-    build = functools.partial(_backward, weakref.ref(compiled), parts, number, static, settings)
+    build = functools.partial(_backward, weakref.ref(compiled), parts, make, static, settings)
     call = Differentiable(
         parts, executable, build, plain, ambient(), parts.forward.mutated, inference_inputs(gm)
     )
@@ -422,17 +395,15 @@ def _free(gm: GraphModule, graph: Graph) -> None:
     take_apart(graph)
 
 
-def _backward(compiled: weakref.ref[Compiled], parts: Joint, number: int, static: frozenset[int],
-              settings: GraphSettings, given: tuple[bool, ...]) -> Gradients | None:  # fmt: skip
+def _backward(compiled: weakref.ref[Compiled], parts: Joint, make: MakeBackward,
+              static: frozenset[int], settings: GraphSettings,
+              given: tuple[bool, ...]) -> Gradients | None:  # fmt: skip
     """The compiled backward for the results whose gradients are given, None if there is none:
     then the captured graph is differentiated. static: its inputs that are parameters."""
     cfg = config.current()
     try:
-        with Compiling(), events.timed("graph"):
-            cut = backward(parts, given, cfg)
-        dump(number, "backward_graph", "fx", lambda: str(cut.pair.forward), "graph")
         with Compiling():
-            program = loops_to_program(_lowered(cut.pair), number, "backward_")
+            program, places = make(given)
             executable = _executable(program, static, settings, Lending(least=0),
                                      _borrowing(compiled(), parts))  # fmt: skip
     except Exception as error:
@@ -448,7 +419,7 @@ def _backward(compiled: weakref.ref[Compiled], parts: Joint, number: int, static
     owner = compiled()
     if owner is not None:
         owner.backwards.append(executable)
-    return Gradients(executable, cut.gradients)
+    return Gradients(executable, places)
 
 
 def _borrowing(compiled: Compiled | None, parts: Joint) -> Borrowing | None:
@@ -460,81 +431,6 @@ def _borrowing(compiled: Compiled | None, parts: Joint) -> Borrowing | None:
     outputs = (*parts.kept_results, *range(n_results, n_results + n_saved))
     sources = dict(enumerate(outputs, len(parts.kept_inputs)))
     return Borrowing(compiled.executable, lending, sources)
-
-
-def _lowered(pair: GraphPair) -> LoopGraph:
-    with events.timed("lower"):
-        return lower(pair)
-
-
-def to_program(gm: GraphModule, number: int, frozen: bool | None = None) -> Program:
-    """graph, lower, fuse, codegen. frozen: by default what the graph's settings say.
-
-    Errors: Unsupported with a reason.
-
-    Of many equal layers a few are compiled, and the Program is lengthened, where that can be done.
-    """
-    cfg = config.current()
-    freezes = settings_of(gm).freeze if frozen is None else frozen
-    whole = "repeats" in cfg.skip or freezes or has_free_symbols(values_of_inputs(gm))
-    found = None if whole else find_repeats(gm.graph)
-    if found is None:
-        return _whole_program(gm, number, freezes)
-    few = CapturedModule(gm, shortened(gm.graph, found))
-    few.meta.update(gm.meta)
-    long = lengthen(_whole_program(few, number, freezes), inputs_of(gm.graph, found))
-    if isinstance(long, str):
-        events.emit("graph", "repeats", outcome=f"compiled whole: {long}")
-        return _whole_program(gm, number, freezes)
-    if cfg.verify:
-        check_same(long, _whole_program(gm, number, freezes))
-    outcome = f"compiled {found.kept} of {found.count} equal stretches"
-    events.emit("graph", "repeats", outcome=outcome)
-    return long
-
-
-def _whole_program(gm: GraphModule, number: int, freezes: bool) -> Program:
-    cfg = config.current()
-    with events.timed("graph"):
-        pair = normalize(gm, cfg)
-    dump(number, "graph", "fx", lambda: str(pair.forward), "graph")
-    with events.timed("lower"):
-        fixed = owned_inputs(gm) if freezes else frozenset()
-        parts = freeze(lower(pair), fixed - frozenset(pair.mutated))
-    program = loops_to_program(parts.main, number)
-    if parts.prologue is None:
-        return program
-    prologue = loops_to_program(parts.prologue, number, "prologue_")
-    return replace(program, prologue=Prologue(prologue, parts.frozen))
-
-
-def loops_to_program(loop: LoopGraph, number: int, part: str = "") -> Program:
-    """fuse, codegen. part: which of the graph's programs this is, for the names of dumps."""
-    cfg = config.current()
-    dump(number, f"{part}lower", "loop", lambda: loop_text(loop), "loop")
-    if cfg.verify:
-        verify_loop(loop)
-    with events.timed("fuse"):
-        plan = fuse(loop, cfg)
-    dump(number, f"{part}fuse", "plan", lambda: plan_text(plan), "fusion")
-    with events.timed("codegen"):
-        program = generate(plan)
-    written = {b for node in loop.nodes for b in writes(node)}
-    program.meta["mutated"] = tuple(i for i, b in enumerate(loop.inputs) if b in written)
-    dump(number, f"{part}codegen", "cpp", lambda: "\n".join(a.source for a in program.artifacts),
-         "output_code")  # fmt: skip
-    return program
-
-
-def settings_of(gm: GraphModule) -> GraphSettings:
-    found = gm.meta.get(SETTINGS)
-    return found if isinstance(found, GraphSettings) else GraphSettings()
-
-
-def owned_inputs(gm: GraphModule) -> frozenset[int]:
-    """The positions of the inputs that are parameters or buffers of a module."""
-    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    return frozenset(i for i, n in enumerate(places) if n.meta.get(OWNED))
 
 
 def _through_aten(gm: GraphModule, why: Refusal) -> Compiled:

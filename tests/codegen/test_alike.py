@@ -29,7 +29,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Plan]]:
         seen.append(plan)
         return generate(plan)
 
-    monkeypatch.setattr("torchweld.pipeline.generate", watch)
+    monkeypatch.setattr("torchweld.programs.generate", watch)
     torchweld.reset()
     yield seen
     torchweld.reset()

@@ -374,7 +374,7 @@ def test_backward_that_cannot_be_compiled_runs_in_aten(monkeypatch):
     def refuse(*args):
         raise Unsupported("W201", "for the test")
 
-    monkeypatch.setattr(torchweld.pipeline, "backward", refuse)
+    monkeypatch.setattr(torchweld.programs, "backward", refuse)
 
     def fn(x, w):
         return torch.nn.functional.dropout(x @ w, 0.5), x.exp()

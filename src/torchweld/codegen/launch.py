@@ -41,6 +41,13 @@ def extent_of(k: Kernel) -> Expr:
     return total
 
 
+def _made(step: object) -> tuple[Buffer, ...]:
+    """The memory that is there after a step."""
+    if isinstance(step, Extern):
+        return step.outs
+    return step.args if isinstance(step, Kernel | Bundle) else ()
+
+
 class Assembler:
     """Numbers the tensors of a Plan while its steps become instructions."""
 
@@ -64,7 +71,15 @@ class Assembler:
             self._bind(b, "const", i)
 
     def assemble(self, functions: dict[str, str]) -> None:
-        """Every step in order. functions: kernel name -> name of its function."""
+        """Every step in order. functions: kernel name -> name of its function.
+
+        Views that are returned are made behind the step that makes their memory: the work of equal
+        layers is then equal (ir/lengthen.py).
+        """
+        returned: dict[Buffer, list[View]] = {}
+        for v in self.plan.graph.outputs:
+            if v is not None and not v.whole and v.buffer not in self.number:
+                returned.setdefault(v.buffer, []).append(v)
         for step in self.plan.steps:
             match step:
                 case Kernel():
@@ -78,9 +93,12 @@ class Assembler:
                 case Free() if step.buffer not in self._drawn:
                     self.steps.append(Drop(self.number[step.buffer]))
                     self._forget_views(step.buffer)
+            for b in _made(step):
+                for v in returned.pop(b, ()):
+                    self._view(v)
 
     def outputs(self) -> tuple[int | None, ...]:
-        """The tensor number of each output; views are made at the end of the call."""
+        """The tensor number of each output; views of inputs are made at the end of the call."""
         return tuple(None if v is None else self._view(v) for v in self.plan.graph.outputs)
 
     def _add(self, spec: TensorSpec) -> int:

@@ -11,10 +11,9 @@ from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from torchweld.fuse.deps import uses
 from torchweld.fuse.target import Machine
 from torchweld.ir.expr import Int
-from torchweld.ir.loop import Buffer, Extern, LoopGraph
+from torchweld.ir.loop import Buffer, Extern, LoopGraph, views_of
 from torchweld.ir.plan import Bundle, Free, Kernel, Slot, Step
 
 
@@ -29,14 +28,14 @@ class Memory:
     device: str  # of the arena
 
 
-def buffers_of(s: Step) -> frozenset[Buffer]:
-    """The buffers in memory that a step touches."""
+def buffers_of(s: Step) -> tuple[Buffer, ...]:
+    """The buffers in memory that a step touches, each once; alike for steps that do the same."""
     if isinstance(s, Kernel | Bundle):
-        return frozenset(s.args)
+        return tuple(dict.fromkeys(s.args))
     if isinstance(s, Extern):
-        u = uses(s)
-        return u.reads | u.writes
-    return frozenset((s.buffer,))
+        views = views_of(s.args) + views_of(tuple(v for _, v in s.kwargs))
+        return tuple(dict.fromkeys((*(v.buffer for v in views), *s.outs, *s.writes)))
+    return (s.buffer,)
 
 
 def span_bytes(b: Buffer) -> int | None:
@@ -68,7 +67,10 @@ def plan_memory(g: LoopGraph, steps: list[Step], machine: Machine) -> Memory:
     out: list[Step] = []
     seen: set[Buffer] = set()
     for at, s in enumerate(steps):
-        for b in sorted(buffers_of(s) - seen, key=lambda b: b.name):
+        touched = buffers_of(s)
+        for b in touched:
+            if b in seen:
+                continue
             seen.add(b)
             if b.role != "temp" or b in external:
                 continue
@@ -79,7 +81,7 @@ def plan_memory(g: LoopGraph, steps: list[Step], machine: Machine) -> Memory:
             else:
                 arena.take(b, size)
         out.append(s)
-        for b in sorted(buffers_of(s), key=lambda b: b.name):
+        for b in touched:
             if last[b] != at or b.role != "temp" or b in returned:
                 continue
             if b in external or b in sized:

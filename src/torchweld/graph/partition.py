@@ -147,6 +147,7 @@ class _Choice:
             any(u in self.tangent_side and u in self.needed for u in n.users)
             or n in self.gradients)]  # fmt: skip
         self.allowed: frozenset[Node] = frozenset()
+        self.places = {n: i for i, n in enumerate(self.graph.nodes)}
 
     def dear(self) -> list[Node]:
         """The nodes that could be computed again, but are so only to save memory."""
@@ -156,7 +157,7 @@ class _Choice:
                 and not (self._again(n) or has_effect_here(n) or n.meta.get(KEEP))]  # fmt: skip
 
     def saved(self, allowed: frozenset[Node]) -> tuple[list[Node], int]:
-        """The nodes to save, in the graph's order, and their bytes.
+        """The nodes to save, in the order in which they are computed, and their bytes.
 
         allowed: dear nodes that may be computed again.
         """
@@ -173,7 +174,13 @@ class _Choice:
         size = sum(map(_bytes, found))
         # a backward graph with these values saved also reads what is kept anyway
         found |= ancestors(ends, found | self.kept) & self.kept
-        return [n for n in self.graph.nodes if n in found], size
+        return sorted(found, key=self._order), size
+
+    def _order(self, node: Node) -> tuple[int, int]:
+        """By what is computed: the nodes that take one of several results stand anywhere behind."""
+        source = node.args[0] if node.target is operator.getitem else node
+        assert isinstance(source, Node)
+        return self.places[source], self.places[node]
 
     def _gate(self, first: Node) -> tuple[int, int]:
         """The node's two ends in the network; what it is computed from is added with it."""

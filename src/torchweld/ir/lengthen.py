@@ -42,12 +42,16 @@ class Inputs:
     labels: of those of the short one that belong to a stretch, by position. shared: its other
     positions -> positions in the long one. places: label -> position in the long one.
     more: stretches that the short Program lacks; an even number.
+    results: labels of the short one's outputs that a stretch makes, by position. returned: the
+    outputs of the long one, each a label or the position in the short one; by default the same.
     """
 
     labels: Mapping[int, Label]
     shared: Mapping[int, int]
     places: Mapping[Label, int]
     more: int
+    results: Mapping[int, Label] = field(default_factory=dict)
+    returned: tuple[int | Label, ...] = ()
 
 
 def lengthen(short: Program, inputs: Inputs) -> Program | str:
@@ -61,9 +65,10 @@ def lengthen(short: Program, inputs: Inputs) -> Program | str:
     if any(isinstance(step, Draw) for step in short.steps):
         return "it draws random numbers"
     why = ""
-    for s1 in (1, 2):  # what is special about the first stretch may reach into the next
+    # what is special about the first stretch may reach into the next
+    for s1 in range(1, max((k for k, _ in inputs.labels.values()), default=0) - 1):
         work = _Work(short, inputs, s1)
-        why = work.find() or work.compare() or work.check_after()
+        why = work.find_results() or work.find() or work.compare() or work.check_after()
         if not why:
             return _Writer(work).program()
     return why
@@ -74,6 +79,7 @@ class _Work:
     """s1: which stretch S1 is. cut: where S1, S2 and what comes after begin.
 
     first: the step at which a tensor is met. next: what each tensor of S1 is in S2.
+    results: labels of the outputs that a stretch makes. owned: these, and what they are views of.
     """
 
     short: Program
@@ -82,6 +88,27 @@ class _Work:
     cut: tuple[int, int, int] = (0, 0, 0)
     first: dict[int, int] = field(default_factory=dict)
     next: dict[int, int] = field(default_factory=dict)
+    results: dict[int, Label] = field(default_factory=dict)
+    owned: set[int] = field(default_factory=set)
+
+    def find_results(self) -> str:
+        """Which tensors the labelled outputs are. Answers what is wrong, if any."""
+        outputs = self.short.outputs
+        others = {t for i, t in enumerate(outputs) if i not in self.inputs.results}
+        for i, label in self.inputs.results.items():
+            t = outputs[i]
+            if t is None or t < self.short.n_inputs or t in self.results or t in others:
+                return "a result of a stretch is none of its own"
+            self.results[t] = label
+            self.owned.add(self._root(t))
+        self.owned |= self.results.keys()
+        return "" if not self.owned & others else "results share memory"
+
+    def _root(self, t: int) -> int:
+        """The tensor that owns the memory."""
+        while self.short.tensors[t].place == "view":
+            t = self.short.tensors[t].index
+        return t
 
     def find(self) -> str:
         """Stretch k begins where something of it is first read. Answers what is wrong, if any."""
@@ -95,8 +122,15 @@ class _Work:
                     begins.setdefault(k, i)
         if not all(self.s1 + k in begins for k in (0, 1, 2)):
             return "the stretches have no parameters"
-        a, b, c = self.cut = begins[self.s1], begins[self.s1 + 1], begins[self.s1 + 2]
+        a, b, c = (self._prepared(begins[self.s1 + k]) for k in (0, 1, 2))
+        self.cut = a, b, c
         return "" if a < b and c - b == b - a else "the stretches have different lengths"
+
+    def _prepared(self, step: int) -> int:
+        """Where what the step needs is prepared, right before it."""
+        while step > 0 and isinstance(self.short.steps[step - 1], Alloc | MakeView):
+            step -= 1
+        return step
 
     def compare(self) -> str:
         """Why S2 is not S1 with other tensors, if so."""
@@ -122,9 +156,7 @@ class _Work:
 
     def _place(self, t: int) -> int | None:
         """Where in the arena the memory of a tensor lies."""
-        spec = self.short.tensors[t]
-        while spec.place == "view":
-            spec = self.short.tensors[spec.index]
+        spec = self.short.tensors[self._root(t)]
         return spec.index if spec.place == "arena" else None
 
     def _follows(self, x: int, y: int) -> bool:
@@ -136,8 +168,11 @@ class _Work:
         met, then = self.first[x], self.first[y]
         if x == y:
             return met < a
+        mine, yours = self.results.get(x), self.results.get(y)
+        if yours != (None if mine is None else (mine[0] + 1, mine[1])):
+            return False
         old, new = self.short.tensors[x], self.short.tensors[y]
-        alike = _shape(old) == _shape(new) and old.place != "fresh"
+        alike = _shape(old) == _shape(new) and (old.place != "fresh" or x in self.owned)
         return alike and ((a <= met < b <= then < c) or (met < a <= then < b))
 
     def check_after(self) -> str:
@@ -145,7 +180,8 @@ class _Work:
         a, _, c = self.cut
         back = {x for x, y in self.next.items() if x != y and self.first[x] < a}
         read = [t for step in self.short.steps[c:] for t in tensors_of(step)]
-        for t in (*read, *(t for t in self.short.outputs if t is not None)):
+        outputs = [t for t in self.short.outputs if t is not None and t not in self.results]
+        for t in (*read, *outputs):
             label = self.inputs.labels.get(t)
             if t in back or (label is not None and label[0] <= self.s1):
                 return "something of an early stretch is read at the end"
@@ -195,18 +231,26 @@ class _Writer:
         number = self._namer({}, 0)
         self.tensors += [_moved(x, number) for x in self.short.tensors[self.short.n_inputs :]]
 
-    def program(self) -> Program:
+    def program(self) -> Program | str:
         _, b, c = self.work.cut
         steps, outputs = self.short.steps, self.short.outputs
         long = [_renamed(x, self._namer({}, 0)) for x in steps[:c]]
         first = self.work.first
         made = [t for t in self.ours if b <= first.get(t, -1) < c]
         stretch = {t: self.ours[t] for t in made}
+        results = {label: self.ours[t] for t, label in self.work.results.items() if first[t] < c}
         for k in range(1, self.given.more + 1):
             stretch = self._stretch(stretch, made, k)
             long += [_renamed(x, self._namer(stretch, k)) for x in steps[b:c]]
+            results |= {(label[0] + k, label[1]): stretch[t]
+                        for t, label in self.work.results.items() if t in made}  # fmt: skip
         end = self._namer(stretch, self.given.more)
         long += [_renamed(x, end) for x in steps[c:]]
+        results |= {(label[0] + self.given.more, label[1]): self.ours[t]
+                    for t, label in self.work.results.items() if first[t] >= c}  # fmt: skip
+        returned = self.given.returned or tuple(range(len(outputs)))
+        if results.keys() != {r for r in returned if isinstance(r, tuple)}:
+            return "some results of the stretches are missing"
         once = self.short.prologue
         if once is not None:
             frozen = tuple(self.given.shared[i] for i in once.frozen)
@@ -214,7 +258,8 @@ class _Writer:
         return replace(
             self.short, prologue=once, tensors=tuple(self.tensors), steps=tuple(long),
             n_inputs=len(self.given.shared) + len(self.given.places),
-            outputs=tuple(None if t is None else end(t) for t in outputs),
+            outputs=tuple(results[r] if isinstance(r, tuple) else _named(end, outputs[r])
+                          for r in returned),
         )  # fmt: skip
 
     def _stretch(self, before: dict[int, int], made: list[int], k: int) -> dict[int, int]:
@@ -247,9 +292,14 @@ class _Writer:
         """The inputs' specs in the order of the long Program."""
         like = {self.given.shared[t]: t for t in self.given.shared}
         known = {label: t for t, label in self.given.labels.items()}
+        any_of = {slot: t for (_, slot), t in known.items()}
         for (k, slot), place in self.given.places.items():
-            like[place] = known.get((k, slot), known[0, slot])
+            like[place] = known.get((k, slot), any_of[slot])
         return [replace(self.short.tensors[like[i]], index=i) for i in range(len(like))]
+
+
+def _named(number: Callable[[int], int], t: int | None) -> int | None:
+    return None if t is None else number(t)
 
 
 # ---------------------------------------------------------------- tensors of a step

@@ -1,0 +1,252 @@
+"""Programs: the stages between a captured graph and its Programs, in their order.
+
+    graph -> lower -> fuse -> codegen
+
+Of a graph that needs gradients there are two: a forward one, and a backward one for each set of
+results that got a gradient, made when that first happens. Of many equal layers a few go through
+the stages, and the Programs are lengthened (ADR 0024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchweld.base import config, events
+from torchweld.base.config import Config
+from torchweld.base.errors import InternalError, Unsupported
+from torchweld.capture.modes import ambient
+from torchweld.capture.module import CapturedModule
+from torchweld.codegen.run import generate
+from torchweld.fuse.run import fuse
+from torchweld.graph.backward import backward
+from torchweld.graph.joint import joint
+from torchweld.graph.repeats import Repeats, find_repeats, inputs_of, shortened
+from torchweld.graph.run import normalize
+from torchweld.graph.stretched import Stretched, agrees, stretched
+from torchweld.ir.graph import (
+    OWNED,
+    SETTINGS,
+    VAL,
+    GraphPair,
+    GraphSettings,
+    Joint,
+    take_apart,
+)
+from torchweld.ir.lengthen import check_same, lengthen
+from torchweld.ir.loop import LoopGraph, writes
+from torchweld.ir.loop_text import text as loop_text
+from torchweld.ir.loop_verify import verify as verify_loop
+from torchweld.ir.plan_text import text as plan_text
+from torchweld.ir.program import Program, Prologue
+from torchweld.ir.static_shapes import has_free_symbols
+from torchweld.lower.freeze import freeze
+from torchweld.lower.run import lower
+
+# for the results whose gradients are given: the Program, and which outputs are the gradients
+MakeBackward = Callable[[Sequence[bool]], tuple[Program, tuple[int | None, ...]]]
+
+
+def dump(number: int, stage: str, suffix: str, text: Callable[[], str], channel: str) -> None:
+    """Show or write a stage's text form, if somebody asked for it."""
+    cfg = config.current()
+    if cfg.dump:
+        folder = Path(cfg.dump)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number:04d}_{stage}.{suffix}").write_text(text(), encoding="utf-8")
+    if events.wants(channel):
+        events.emit(channel, stage, "\n" + text())
+
+
+def values_of_inputs(gm: GraphModule) -> list[Any]:
+    """The fake tensors and numbers that stand for the inputs of a captured graph."""
+    return [n.meta[VAL] for n in gm.graph.nodes if n.op == "placeholder"]
+
+
+def to_program(gm: GraphModule, number: int, frozen: bool | None = None) -> Program:
+    """graph, lower, fuse, codegen. frozen: by default what the graph's settings say.
+
+    Errors: Unsupported with a reason.
+
+    Of many equal layers a few are compiled, and the Program is lengthened, where that can be done.
+    """
+    cfg = config.current()
+    freezes = settings_of(gm).freeze if frozen is None else frozen
+    whole = "repeats" in cfg.skip or freezes or has_free_symbols(values_of_inputs(gm))
+    found = None if whole else find_repeats(gm.graph)
+    if found is None:
+        return _whole_program(gm, number, freezes)
+    few = CapturedModule(gm, shortened(gm.graph, found))
+    few.meta.update(gm.meta)
+    long = lengthen(_whole_program(few, number, freezes), inputs_of(gm.graph, found))
+    if isinstance(long, str):
+        events.emit("graph", "repeats", outcome=f"compiled whole: {long}")
+        return _whole_program(gm, number, freezes)
+    if cfg.verify:
+        check_same(long, _whole_program(gm, number, freezes))
+    outcome = f"compiled {found.kept} of {found.count} equal stretches"
+    events.emit("graph", "repeats", outcome=outcome)
+    return long
+
+
+def _whole_program(gm: GraphModule, number: int, freezes: bool) -> Program:
+    cfg = config.current()
+    with events.timed("graph"):
+        pair = normalize(gm, cfg)
+    dump(number, "graph", "fx", lambda: str(pair.forward), "graph")
+    with events.timed("lower"):
+        fixed = owned_inputs(gm) if freezes else frozenset()
+        parts = freeze(lower(pair), fixed - frozenset(pair.mutated))
+    program = loops_to_program(parts.main, number)
+    if parts.prologue is None:
+        return program
+    prologue = loops_to_program(parts.prologue, number, "prologue_")
+    return replace(program, prologue=Prologue(prologue, parts.frozen))
+
+
+def loops_to_program(loop: LoopGraph, number: int, part: str = "") -> Program:
+    """fuse, codegen. part: which of the graph's programs this is, for the names of dumps."""
+    cfg = config.current()
+    dump(number, f"{part}lower", "loop", lambda: loop_text(loop), "loop")
+    if cfg.verify:
+        verify_loop(loop)
+    with events.timed("fuse"):
+        plan = fuse(loop, cfg)
+    dump(number, f"{part}fuse", "plan", lambda: plan_text(plan), "fusion")
+    with events.timed("codegen"):
+        program = generate(plan)
+    written = {b for node in loop.nodes for b in writes(node)}
+    program.meta["mutated"] = tuple(i for i, b in enumerate(loop.inputs) if b in written)
+    dump(number, f"{part}codegen", "cpp", lambda: "\n".join(a.source for a in program.artifacts),
+         "output_code")  # fmt: skip
+    return program
+
+
+def _lowered(pair: GraphPair) -> LoopGraph:
+    with events.timed("lower"):
+        return lower(pair)
+
+
+# ---------------------------------------------------------------- with gradients
+def to_halves(gm: GraphModule, number: int) -> tuple[Joint, Program, MakeBackward]:
+    """What is known of the joint graph, the forward Program, and what makes the backward ones.
+
+    Errors: as to_program.
+    """
+    cfg = replace(config.current(), memory_budget=settings_of(gm).memory_budget)
+    found = None if "repeats" in cfg.skip else find_repeats(gm.graph)
+    made = None if found is None else _stretched_halves(gm, number, found, cfg)
+    if made is not None:
+        return made
+    with events.timed("graph"):
+        parts = joint(gm, cfg)
+    return parts, _forward(parts, number), lambda given: _cut(parts, given, number, cfg)
+
+
+def _forward(parts: Joint, number: int) -> Program:
+    dump(number, "graph", "fx", lambda: str(parts.forward.forward), "graph")
+    return loops_to_program(_lowered(parts.forward), number)
+
+
+def _cut(parts: Joint, given: Sequence[bool], number: int,
+         cfg: Config) -> tuple[Program, tuple[int | None, ...]]:  # fmt: skip
+    with events.timed("graph"):
+        cut = backward(parts, given, cfg)
+    return _backward_program(cut.pair, number), cut.gradients
+
+
+def _backward_program(pair: GraphPair, number: int) -> Program:
+    dump(number, "backward_graph", "fx", lambda: str(pair.forward), "graph")
+    return loops_to_program(_lowered(pair), number, "backward_")
+
+
+def _stretched_halves(gm: GraphModule, number: int, found: Repeats,
+                      cfg: Config) -> tuple[Joint, Program, MakeBackward] | None:  # fmt: skip
+    """As to_halves, from a few of many equal stretches; None if that cannot be."""
+    few = CapturedModule(gm, shortened(gm.graph, found))
+    few.meta.update(gm.meta)
+    with events.timed("graph"):
+        parts = joint(few, cfg)
+    seen = stretched(gm.graph, few.graph, found, parts)
+    long = seen if isinstance(seen, str) else lengthen(_forward(parts, number), seen.forward)
+    take_apart(few.graph)
+    if isinstance(seen, str) or isinstance(long, str):
+        why = seen if isinstance(seen, str) else long
+        events.emit("graph", "repeats", outcome=f"compiled whole: {why}")
+        take_apart(parts.graph)
+        return None
+    again = _Whole(gm, number, found, cfg, ambient(), torch.is_grad_enabled())
+    if cfg.verify:
+        check_same(long, _forward(again.joint(seen), number))
+    outcome = f"compiled {found.kept} of {found.count} equal stretches, to be differentiated"
+    events.emit("graph", "repeats", outcome=outcome)
+
+    def make(given: Sequence[bool]) -> tuple[Program, tuple[int | None, ...]]:
+        return _stretched_backward(seen, given, again)
+
+    return seen.long, long, make
+
+
+def _stretched_backward(seen: Stretched, given: Sequence[bool],
+                        again: _Whole) -> tuple[Program, tuple[int | None, ...]]:  # fmt: skip
+    with events.timed("graph"):
+        cut = backward(seen.short, given, again.cfg)
+    found = seen.backward(cut, given)
+    if not isinstance(found, str):
+        inputs, whole = found
+        long = lengthen(_backward_program(cut.pair, again.number), inputs)
+        if isinstance(long, Program):
+            if again.cfg.verify:
+                check_same(long, again.backward(seen, given)[0])
+            events.emit("graph", "repeats", outcome="backward lengthened")
+            return long, whole.gradients
+        found = long
+    events.emit("graph", "repeats", outcome=f"backward compiled whole: {found}")
+    return again.backward(seen, given)
+
+
+@dataclass(slots=True)
+class _Whole:
+    """How the joint graph of all stretches is made, should that of a few not do.
+
+    around, grad: the modes in which the graph was captured.
+    """
+
+    gm: GraphModule
+    number: int
+    found: Repeats
+    cfg: Config
+    around: Callable[[], AbstractContextManager[object]]
+    grad: bool
+
+    def joint(self, seen: Stretched) -> Joint:
+        """Errors: Unsupported W201 if it saves other values than were foreseen."""
+        with self.around(), torch.set_grad_enabled(self.grad), events.timed("graph"):
+            parts = joint(self.gm, self.cfg)
+        if not agrees(seen, parts, self.gm.graph, self.found):
+            why = "the whole graph saves other values than its equal stretches"
+            if self.cfg.verify:
+                raise InternalError(why)
+            raise Unsupported("W201", why)
+        return parts
+
+    def backward(self, seen: Stretched,
+                 given: Sequence[bool]) -> tuple[Program, tuple[int | None, ...]]:  # fmt: skip
+        return _cut(self.joint(seen), given, self.number, self.cfg)
+
+
+def settings_of(gm: GraphModule) -> GraphSettings:
+    found = gm.meta.get(SETTINGS)
+    return found if isinstance(found, GraphSettings) else GraphSettings()
+
+
+def owned_inputs(gm: GraphModule) -> frozenset[int]:
+    """The positions of the inputs that are parameters or buffers of a module."""
+    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    return frozenset(i for i, n in enumerate(places) if n.meta.get(OWNED))
