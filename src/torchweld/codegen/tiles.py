@@ -352,7 +352,7 @@ def _paired(first: TiledStage, between: tuple[TiledStage, ...], second: TiledSta
 
 def _resolved(body: Scalar, values: Mapping[Buffer, Scalar],
               stored: Mapping[Place, Scalar] = NOTHING) -> Scalar:  # fmt: skip
-    """`body` with locals of a point, and what was stored at its index, replaced by what they are."""
+    """`body` with locals of a point, and what is stored at its index, as what they are."""
 
     def known(s: Scalar) -> Scalar | None:
         if not isinstance(s, Load):

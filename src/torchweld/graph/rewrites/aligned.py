@@ -82,8 +82,8 @@ def _in_two(graph: Graph, product: Node) -> None:
     with graph.inserting_before(product):
         rest = new_node(graph, aten.mm.default, (part(a, 1, most, inner), part(b, 0, most, inner)),
                         like=product)  # fmt: skip
-        whole = new_node(graph, aten.addmm.default,
-                         (rest, part(a, 1, 0, most), part(b, 0, 0, most)), like=product)  # fmt: skip
+        parts = (rest, part(a, 1, 0, most), part(b, 0, 0, most))
+        whole = new_node(graph, aten.addmm.default, parts, like=product)
     product.replace_all_uses_with(whole)
     graph.erase_node(product)
 
