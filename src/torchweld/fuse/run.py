@@ -17,6 +17,7 @@ from torchweld.fuse.inline import inline_producers
 from torchweld.fuse.kernel import build
 from torchweld.fuse.memory import plan_memory
 from torchweld.fuse.merge import merge_groups
+from torchweld.fuse.picked import pick_sums
 from torchweld.fuse.pieces import join_pieces
 from torchweld.fuse.recompute import recompute_apart
 from torchweld.fuse.simplify import simplify
@@ -40,6 +41,7 @@ def passes(
     notes: where refusals are collected.
     """
     machine = machine_of(cfg)
+    inline = partial(inline_producers, notes=notes, machine=machine)
     return (
         ("canonical", canonical),
         ("simplify", simplify),
@@ -47,8 +49,9 @@ def passes(
         ("share_equal", share_equal),
         ("drop_copies", drop_copies),
         ("pieces", partial(join_pieces, machine=machine)),
-        ("inline", partial(inline_producers, notes=notes, machine=machine)),
+        ("inline", inline),
         ("simplify_inlined", simplify),
+        ("picked", partial(pick_sums, inline=inline)),
         ("drop_unread", drop_dead),
         ("finish", partial(finish_rows, machine=machine)),
         ("split", partial(split_reductions, machine=machine)),

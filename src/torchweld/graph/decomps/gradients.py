@@ -68,7 +68,7 @@ def _in_parts(x: Tensor, mat2: Tensor, product: Callable[[int, int], Tensor]) ->
 
 
 def _symbolic(x: Tensor) -> bool:
-    return bool(x._has_symbolic_sizes_strides)  # type: ignore[attr-defined]
+    return bool(x._has_symbolic_sizes_strides)
 
 
 WITH_GRADIENTS: dict[OpOverload, Callable[..., Any]] = {
