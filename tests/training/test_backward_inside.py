@@ -331,6 +331,49 @@ def test_hooks_of_parameters_run_and_are_noticed(register):
     assert len(seen) == 1
 
 
+def test_a_hook_of_a_parameter_that_is_registered_in_the_step_is_called():
+    def make(model):
+        def step(x):
+            handle = model[0].weight.register_hook(lambda g: g * 0.5)
+            model(x).square().mean().backward()
+            handle.remove()
+
+        return step
+
+    run(make, batches(2))
+
+
+def test_what_hooks_of_modules_do_is_seen_behind_the_backward():
+    def make(model):
+        def count(module, given, results):
+            module.calls = getattr(module, "calls", 0) + 1
+
+        model[1].register_full_backward_hook(count)
+
+        def step(x):
+            model(x).square().mean().backward()
+            return torch.tensor(model[1].calls)
+
+        return step
+
+    run(make, batches(3))
+
+
+def test_hooks_of_results_that_only_compute_are_part_of_the_graph():
+    def make(model):
+        def step(x):
+            out = model(x)
+            out.register_hook(lambda g: g.clamp(-0.01, 0.01))
+            out.square().mean().backward()
+            descend(model)
+            model.zero_grad()
+
+        return step
+
+    run(make, batches(2))
+    assert_one_graph()
+
+
 def test_a_parameter_that_is_changed_before_its_backward_raises_eagers_error():
     def step(x):
         loss = model(x).square().mean()

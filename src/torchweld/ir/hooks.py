@@ -83,7 +83,9 @@ class Around:
     def started(self, given: tuple[Any, ...], recorded: bool) -> tuple[Any, Any]:
         """torch's own hook, and the arguments that it gives the module."""
         full, pre = self.full, self.pre
-        if recorded:
+        if any(isinstance(x, FakeTensor) for x in tensors_in(given)):
+            full, pre = ([_nothing] * bool(hooks) for hooks in (full, pre))
+        elif recorded:
             full, pre = self._recorded(any(x.requires_grad for x in tensors_in(given)))
         made: Any = BackwardHook(self.module(), full, pre)
         return made, made.setup_input_hook(given)
@@ -124,6 +126,10 @@ class Around:
         called = Called(call)
         self.kept.append(called)
         return _packed(like, called.record(given))
+
+
+def _nothing(*_: Any) -> None:
+    """What stands for the user's hooks where there are no gradients to see."""
 
 
 def _packed(like: Any, tensors: Sequence[Tensor]) -> tuple[Tensor | None, ...]:

@@ -29,6 +29,7 @@ from torchweld.capture.values.base import (
     boolean,
     constant,
 )
+from torchweld.ir.hooks import Enter, Hook, Leave
 from torchweld.ir.source import Attr
 
 Args = list[Value]
@@ -208,6 +209,9 @@ def _prepare(cap: Capture, ends: list[TensorValue]) -> None:
         if cap.slices.repeated:
             raise WithoutCopies
         cap.slices = None
+    if any(isinstance(n.target, Hook | Enter | Leave) for n in cap.builder.root.nodes):
+        # what they do to the world may be seen in the frame behind the backward
+        raise refuse("W103", "a backward that calls hooks from outside", cap.loc())
     for getter, plain in ((_default_hooks, None), (torch.is_anomaly_enabled, False)):
         if getter() is not plain:
             raise refuse("W103", "a backward under saved_tensors_hooks or detect_anomaly",
@@ -234,9 +238,10 @@ def _guard_hooks(cap: Capture, x: TensorValue) -> None:
     real = cap.builder.reals.get(id(x))
     if real is None or x.source is None:
         return
+    registered = any(x is y for y in cap.builder.hooked)  # in the frame
     for name in _HOOKS:
         hooks = getattr(real, name)
-        if hooks:
+        if hooks or registered:
             raise refuse("W103", "hooks on the gradient of a tensor", cap.loc())
         source = Attr.make(x.source, name)
         if hooks is None:
