@@ -398,3 +398,57 @@ class Checkpoints(Stack):
 
 def test_layers_that_are_checkpointed_now_and_then():
     assert check(Checkpoints([Layer() for _ in range(5)]), grad=True) == [2]
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.save_for_backward(x)
+        ctx.k = k
+        return x * torch.sigmoid(x * k)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x * ctx.k)
+        return g * (s + x * s * (1 - s) * ctx.k), None
+
+
+class Custom(Layer):
+    def forward(self, x):
+        return super().forward(Swish.apply(x, 1.5))
+
+
+class Checkpointed(Layer):
+    def forward(self, x):
+        return x + checkpoint(super().forward, x, use_reentrant=False)
+
+
+class Mapped(Layer):
+    def forward(self, x):
+        rows = torch.vmap(lambda row: self.linear(row) * row.shape[0])(x)
+        return torch.func.grad(lambda a: (a * rows).sin().sum())(x)
+
+
+@pytest.mark.parametrize(("kind", "grad"), [(Custom, True), (Checkpointed, False),
+                                             (Checkpointed, True), (Mapped, False), (Mapped, True)])
+def test_layers_that_give_functions_to_torch_are_copied(kind, grad):
+    assert check(Stack([kind() for _ in range(4)]), grad=grad) == [3]
+
+
+@pytest.mark.parametrize("kind", [Custom, Checkpointed, Mapped])
+def test_gradients_of_such_layers_are_those_of_eager(kind):
+    model = Stack([kind() for _ in range(3)]).double()
+    eager = copy.deepcopy(model)
+    x = X.double().requires_grad_()
+    torchweld.reset()
+    torchweld.compile(model, fullgraph=True)(x).sum().backward()
+    eager(x).sum().backward()
+    for a, b in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_such_a_layer_with_another_number_is_interpreted():
+    layers = [Checkpointed() for _ in range(4)]
+    layers[2].scale = 2.5
+    assert check(Stack(layers), grad=True) == [2]

@@ -76,11 +76,14 @@ def function_of(cap: Capture, body: Body, fn: Value, arranged: Callable[[list[Va
 def inner_call(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """The result of a function whose graph ends with it. Errors: GraphBreak, Raised."""
     assert cap.inner is not None
-    begun = len(cap.modes)
+    begun, known, undone = len(cap.modes), len(cap.modes_before), len(cap.state_restore)
     cap.modes_set.add(torch.is_grad_enabled)  # which the transform decides, not the frame
     made: Value = cap.inner(cap, fn, args, kwargs)
     if _differs(cap.modes[begun:]):
         raise refuse("W106", "a function that torch calls leaves a mode set", cap.loc())
+    del cap.modes[begun:], cap.state_restore[undone:]  # all is as it was
+    for key in list(cap.modes_before)[known:]:
+        del cap.modes_before[key]
     read_all(cap, made)
     return made
 
@@ -134,7 +137,6 @@ def record(cap: Capture, target: Nested, args: tuple[Any, ...], out: Any) -> Val
     node: Node = cap.builder.graph.call_function(target, args)
     node.meta[VAL], node.meta[LOC] = out, at
     cap.builder.n_calls += 1
-    cap.unguarded += 1  # no slice: a copy of the call would have to run it
     return cap.builder.wrap_result(node, out, at, 0)
 
 
