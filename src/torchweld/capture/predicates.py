@@ -37,7 +37,7 @@ class SameElements:
 
     def __call__(self, other: object) -> bool:
         return type(other) is self.kind and len(other) == len(self.items) and all(  # type: ignore[arg-type]
-            type(a) is type(b) and a == b for a, b in zip(other, self.items)  # type: ignore[call-overload]  # noqa: B905
+            a is b or (type(a) is type(b) and a == b) for a, b in zip(other, self.items)  # type: ignore[call-overload]  # noqa: B905
         )
 
     def __hash__(self) -> int:

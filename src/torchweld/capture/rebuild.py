@@ -14,6 +14,7 @@ from torchweld.capture.instances import TARGET, VarsValue
 from torchweld.capture.items import advanced
 from torchweld.capture.residual_iterators import generator, stuck
 from torchweld.capture.state import refuse
+from torchweld.capture.user_keys import UserKey
 from torchweld.capture.values.base import (
     ArrayValue,
     BoundValue,
@@ -233,12 +234,10 @@ def _set_attrs(r: Residual, x: InstanceValue, name: str, attrs: dict[str, Value]
 
 
 BUILDERS: dict[type, Any] = {
-    TupleValue: _tuple, ListValue: _list, DequeValue: _deque, DictValue: _dict,
-    VarsValue: _dict, SetValue: _set, SliceValue: _slice,
-    BoundValue: _bound, PartialValue: _partial, ViewValue: _view, CellValue: _cell,
-    FunctionValue: _function, InstanceValue: _instance, OwnedValue: _owned,
-    IteratorValue: _iterator,
-    GeneratorValue: generator, ArrayValue: _array,
+    TupleValue: _tuple, ListValue: _list, DequeValue: _deque, DictValue: _dict, VarsValue: _dict,
+    SetValue: _set, SliceValue: _slice, BoundValue: _bound, PartialValue: _partial,
+    ViewValue: _view, CellValue: _cell, FunctionValue: _function, InstanceValue: _instance,
+    OwnedValue: _owned, IteratorValue: _iterator, GeneratorValue: generator, ArrayValue: _array,
 }  # fmt: skip
 
 
@@ -271,6 +270,12 @@ def _write_deque(r: Residual, x: DequeValue) -> None:
     r.lines.append(f"{extend}({target}, {items})")
 
 
+def _reordered(x: DictValue, old: dict[object, object]) -> bool:
+    """Whether the keys of a dict are not the old ones, in their order, and then the new ones."""
+    new = [k for k in x.items if k not in old]
+    return [k for k in old if k in x.items] + new != list(x.items)
+
+
 def _write_dict(r: Residual, x: DictValue) -> None:
     assert isinstance(x.real, dict)
     assert x.source is not None
@@ -280,13 +285,13 @@ def _write_dict(r: Residual, x: DictValue) -> None:
     )
     put, drop = r.bind_const(base.__setitem__), r.bind_const(base.__delitem__)
     old = {k: k for k in keys_in_order(x.real)}
-    gone = [k for k in old if k not in x.items and (x.complete or k in x.absent)]
-    if x.complete and [k for k in old if k in x.items] + [k for k in x.items if k not in old] != \
-            list(x.items):  # fmt: skip
+    users = any(isinstance(k, UserKey) for k in (*x.items, *x.absent))
+    if x.complete and (users or _reordered(x, old)):
         values = [(r.expr(x.keys[k]), r.expr(v)) for k, v in x.items.items()]
         r.lines.append(f"{r.bind_const(base.clear)}({target})")
         r.lines += [f"{put}({target}, {k}, {v})" for k, v in values]
         return
+    gone = [k for k in old if k not in x.items and (x.complete or k in x.absent)]
     for key in gone:
         r.lines.append(f"{drop}({target}, {r.const(Const(old[key]))})")
     for key, slot in x.items.items():

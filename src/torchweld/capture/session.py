@@ -218,6 +218,7 @@ class Capture:
         self.wrapper: Callable[[Capture, object, Source], Value] | None = None
         self.caller: Callable[..., None] | None = None
         self.inner: Callable[..., Value] | None = None
+        self.user_keys: dict[int, list[Any]] = {}  # by their hash
         self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
         self.pure: list[int] = []  # ages from which on objects may be changed, innermost last

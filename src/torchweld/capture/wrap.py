@@ -33,6 +33,7 @@ from torchweld.capture.subclasses import (
     given_simple,
 )
 from torchweld.capture.tensor_keys import read_under_tensor
+from torchweld.capture.user_keys import UserKey, user_key
 from torchweld.capture.values.base import (
     ArrayValue,
     BoundValue,
@@ -226,10 +227,8 @@ def _set(cap: Capture, obj: set[object] | frozenset[object], source: Source) -> 
     base: Any = set if isinstance(obj, set) else frozenset
     value = SetValue(base, source, obj)
     for element in base.__iter__(obj):
-        if not _hashable_constant(element) and not isinstance(
-                element, types.FunctionType | weakref.ref):
-            raise refuse("W107", f"set {source.text()} holds {type(element).__name__}", cap.loc())
-        value.items[element] = Const(element)
+        item = Const(element) if _hashable_constant(element) else wrap_key(cap, element)
+        value.items[file_key(cap, item)] = item
     cap.guard("predicate", source, SameElements(type(obj), tuple(obj)))
     return value
 
@@ -238,7 +237,8 @@ def set_order(cap: Capture, x: SetValue) -> list[Value]:
     """The elements in the order in which Python goes through them."""
     if len(x.items) < 2 or (x.real is not None and not x.changed):
         return list(x.items.values())
-    if x.twin is None or not all(_hashable_constant(k) or callable(k) for k in x.twin):
+    if x.twin is None or not all(_hashable_constant(k) or callable(k) or isinstance(k, UserKey)
+                                 for k in x.twin):  # fmt: skip
         raise refuse("W107", "the order of a set's elements is not known", cap.loc())
     return [x.items[k] for k in x.twin]
 
@@ -432,7 +432,8 @@ def wrap_key(cap: Capture, key: object) -> Value:
     if _hashable_constant(key) or isinstance(
             key, types.FunctionType | types.ModuleType | weakref.ref):  # fmt: skip
         return Const(key)
-    if type(key).__hash__ is object.__hash__ or _hashes_by_fields(type(key)):
+    written = type(key).__hash__
+    if written is object.__hash__ or isinstance(written, types.FunctionType):
         return cap.wrap(key, cap.pin(key))
     raise refuse("W107", f"dict key of type {type(key).__name__}", cap.loc())
 
@@ -504,8 +505,10 @@ def _instance_key(cap: Capture, x: InstanceValue) -> object:
     if box is not None and all(getattr(kind, n) is getattr(box.cls(), n) for n in _KEYED):
         return file_key(cap, box)
     if any(getattr(kind, n) is not getattr(object, n) for n in _KEYED):
-        raise refuse("W107", f"a {kind.__name__} with its own __hash__ or __eq__ as a key",
-                     cap.loc())  # fmt: skip
+        if not any(isinstance(getattr(kind, n), types.FunctionType) for n in _KEYED):
+            raise refuse("W107", f"a {kind.__name__} as a key", cap.loc())
+        cap.unguarded += 1
+        return user_key(cap, x)
     cap.unguarded += 1
     return hash_key(x)
 
@@ -522,7 +525,7 @@ def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
         value = d.items[filed] = cap.force(slot)
         cap.touched.append(value)
         return value
-    if isinstance(filed, FieldsKey | tuple) and not d.complete:
+    if isinstance(filed, FieldsKey | UserKey | tuple) and not d.complete:
         complete(cap, d)
         slot = d.items.get(filed)
         return cap.force(slot) if slot is not None else None
@@ -548,7 +551,7 @@ def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
 def has_key(cap: Capture, d: DictValue, filed: object) -> bool:
     """Whether a dict has a key: a question that does not depend on the value."""
     known = filed in d.items or d.complete or filed in d.absent
-    if known or isinstance(filed, FieldsKey | tuple | IdKey):
+    if known or isinstance(filed, FieldsKey | UserKey | tuple | IdKey):
         return read_key(cap, d, filed) is not None
     assert isinstance(d.real, dict)
     if not dict.__contains__(d.real, filed):

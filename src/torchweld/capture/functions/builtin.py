@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -256,12 +257,22 @@ def id_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 def hash_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     hook = user_method(cap, args[0], "__hash__")
     if hook is not None:
-        cap.call(Const(hook), args, {}, cont)
+        cap.call(Const(hook), args, {}, lambda found: cap.deliver(_hash_of(found), cont))
         return
     try:
         cap.deliver(real_call(hash, constant(cap.unwrap(args[0]))), cont)
     except NotConstant:
         raise refuse("W107", f"hash of {args[0].cls().__name__}", cap.loc()) from None
+
+
+def _hash_of(found: Value) -> Value:
+    """What Python makes of the result of a user's __hash__."""
+    if not isinstance(found, Const) or not isinstance(found.obj, int):
+        raise raised(TypeError, "__hash__ method should return an integer")
+    number = int(found.obj)
+    if not -sys.maxsize - 1 <= number <= sys.maxsize:
+        number = hash(number)
+    return Const(-2 if number == -1 else number)
 
 
 @function(repr)
