@@ -6,7 +6,9 @@ import collections
 import types
 
 import torch
-from eager_twin import check, check_made, check_refused
+from eager_twin import check, check_made
+
+import torchweld
 
 X = torch.arange(4.0)
 Y = torch.ones(4)
@@ -264,12 +266,12 @@ def test_deque():
     check(program, (X,))
 
 
-def test_deque_from_outside_is_refused():
+def test_a_deque_from_outside_holds_tensors():
     def program(x, window):
         window.append(x)
         return sum(window)
 
-    check_refused(program, X, collections.deque([1.0]), code="W107", says="deque")
+    check(program, (X, collections.deque([Y, X], 2)))
 
 
 def test_chain_map_and_user_dict():
@@ -429,5 +431,74 @@ def test_sizes():
         b = x.size()
         c = torch.Size([2, 2])
         return x.reshape(c), b.numel(), list(b), b == torch.Size([4]), b == (4,), c + b, b[0:1]
+
+    check(program, (X,))
+
+
+def test_a_deque_from_outside_is_read_and_changed():
+    def program(x, d, n):
+        first = d.popleft()
+        d.append(n)
+        d.extendleft([7, 8])
+        d[0] = 5
+        d.rotate(1)
+        return x + first, list(d), d.maxlen, d[-1], 2 in d, len(d)
+
+    calls = (X, collections.deque([1, 2, 3], 4), 6), (X, collections.deque([1]), 6)
+    check(program, *calls, graphs=2)
+
+
+def test_a_deque_that_only_grows_is_not_guarded_by_its_length():
+    def program(x, d):
+        d.append(x + 1)
+        return x * 2
+
+    torchweld.reset()
+    compiled = torchweld.compile(program, backend="eager")
+    seen = collections.deque(maxlen=3)
+    for i in range(5):
+        compiled(X + i, seen)
+        assert torch.equal(seen[-1], X + i + 1)
+    assert len(seen) == 3
+    assert torchweld.statistics()["graphs"] == 1
+
+
+def test_a_deque_that_changes_while_it_is_gone_through_raises():
+    def program(x, d):
+        try:
+            for i in d:
+                d.append(i)
+        except RuntimeError as error:
+            return x + 1, str(error)
+
+    check(program, (X, collections.deque([1, 2])))
+
+
+def test_a_set_that_changes_while_it_is_gone_through_raises():
+    def program(x):
+        seen = {1}
+        try:
+            for i in seen:
+                seen.add(i + 1)
+        except RuntimeError as error:
+            return x + 1, str(error)
+
+    check(program, (X,))
+
+
+def test_deques_are_joined_and_repeated_as_deques():
+    def program(x):
+        a, b = collections.deque([1, 2], 3), collections.deque([3, 4])
+        return x + 1, a + b, b * 2, a < b, a == collections.deque([1, 2]), str(a), repr(b)
+
+    check(program, (X,))
+
+
+def test_a_slice_of_a_deque_raises():
+    def program(x):
+        try:
+            return collections.deque([1, 2])[:1]
+        except TypeError as error:
+            return x + 1, str(error)
 
     check(program, (X,))

@@ -2,6 +2,8 @@
 # The programs are written as users write them.
 """try, except, finally, else; raise; exceptions that leave the function."""
 
+import contextlib
+
 import torch
 from eager_twin import check, check_refused
 
@@ -314,3 +316,28 @@ def test_exception_passed_in():
 
 def test_exception_with_its_own_init_does_not_leave():
     check_refused(lambda x: (x + 1, Problem(7, "text")), X, code="W107", says="Problem leaves")
+
+
+def test_what_an_operator_raises_at_run_time_is_handled():
+    def program(x, at, log):
+        try:
+            log.append(1)
+            return x[at]
+        except IndexError:
+            return x - 1
+        finally:
+            log.append(2)
+
+    check(program, (X, torch.tensor([1]), []), (X, torch.tensor([9]), []))
+
+
+def test_what_an_operator_raises_in_an_inlined_call_is_suppressed():
+    def pick(x, at):
+        return x[at]
+
+    def program(x, at):
+        with torch.no_grad(), contextlib.suppress(IndexError):
+            return pick(x, at)
+        return x - 1
+
+    check(program, (X, torch.tensor([1])), (X, torch.tensor([9])))

@@ -429,7 +429,7 @@ def uses_chainmap(x, y, n):
     )
 
 
-@stateless(2)
+@stateless()
 def uses_counter(x, y, n):
     c = collections.Counter("abracadabra")
     c.update("aa")

@@ -280,7 +280,7 @@ def uses_user_exc(x, y, n):
         return z, e.b, e.args, str(e), isinstance(e, Exception), repr(e)
 
 
-@stateless(1)
+@stateless()
 def uses_exc_notes(x, y, n):
     z = x + 1
     try:

@@ -28,7 +28,7 @@ X = torch.arange(4.0)
         (lambda x: (x + 1, id(x) > 0), "W107", "id"),
         (lambda x: (x + 1, str(x)[0]), "W102", ""),
         (lambda x: (x + 1, f"{x}" == "a"), "W102", "looked at"),
-        (lambda x: (x + 1, eval("1")), "W106", "builtin"),
+        (lambda x: (x + 1, exec("1")), "W106", "builtin"),
         (lambda x: (x + 1, open("/dev/null").close()), "W106", "builtin"),
         (lambda x: (x + 1, sorted([lambda: 1, lambda: 2])), "W", ""),
         (lambda x: (x + 1, (lambda *, a: a)()), "W", ""),

@@ -95,6 +95,11 @@ _ROWS = (
         "graph of few operators beside a break",
         "none needed: its operators run one by one, as in eager",
     ),
+    (
+        "W120",
+        "random number that decides how Python goes on",
+        "none needed: the graph ends before it; or draw it outside, or as a Tensor",
+    ),
     # graph, lower, fuse, codegen: W2xx
     ("W201", "graph cannot be made functional", "report it with the graph from TORCHWELD_DUMP"),
     ("W202", "operator without a lowering runs in ATen", "none needed"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from torchweld.capture.class_state import HEAP_TYPE
 from torchweld.capture.class_writes import known_attr, show
 from torchweld.capture.instances import MISSING as MISSING
 from torchweld.capture.instances import instance_get, instance_set, slot_get, vars_of
+from torchweld.capture.namespaces import written
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.suspend import stops_of
@@ -23,7 +25,6 @@ from torchweld.capture.tables import GETATTR
 from torchweld.capture.values.base import (
     BoundValue,
     Const,
-    DequeValue,
     DictValue,
     InstanceValue,
     ListValue,
@@ -33,6 +34,7 @@ from torchweld.capture.values.base import (
     UserException,
     Value,
 )
+from torchweld.capture.values.sequences import DequeValue
 from torchweld.capture.wrap import IMMUTABLE, cell_of, read_key
 from torchweld.frame.program import Dispatcher
 from torchweld.ir.source import Attr, ClosureCell, InstanceDict, Item, Source
@@ -46,10 +48,12 @@ _DESCRIPTORS_OF_C = (
 )  # fmt: skip
 # a method of a class that pybind11 made; torch._C has the classes, types has no name for the kind
 INSTANCE_METHOD = type(vars(torch._C._InferenceMode)["__enter__"])
+_CYTHON = type(np.random.RandomState.seed)  # a function that Cython made
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _READABLE = (*IMMUTABLE, torch.dtype, torch.device, torch.layout, torch.finfo, torch.iinfo,
              torch.memory_format, range, slice, types.CodeType, types.MappingProxyType,
-             types.GenericAlias, types.UnionType, property, np.dtype, np.ufunc)  # fmt: skip
+             types.GenericAlias, types.UnionType, property, np.dtype, np.ufunc, re.Pattern,
+             re.Match)  # fmt: skip
 
 
 def mro_lookup(kind: type, name: str) -> Any:
@@ -124,6 +128,9 @@ def _const_attr(cap: Capture, obj: Const, name: str, cont: Cont | None) -> None:
         method = mro_lookup(type(real), name)
         if name == "__class__" or isinstance(method, _DESCRIPTORS_OF_C):
             builtin_attr(cap, obj, name, cont)
+            return
+        if isinstance(method, _CYTHON):
+            cap.deliver(BoundValue(Const(method), obj), cont)
             return
         if name in ("__name__", "__qualname__", "__module__", "__doc__") and hasattr(real, name):
             cap.deliver(Const(getattr(real, name)), cont)
@@ -206,6 +213,10 @@ def _fresh_set(obj: Any) -> Value:
 
 def _module_attr(cap: Capture, obj: Const, real: types.ModuleType, name: str,
                  cont: Cont | None) -> None:  # fmt: skip
+    value = written(cap, vars(real), name)
+    if value is not None:
+        cap.deliver(value, cont)
+        return
     try:
         found = getattr(real, name)
     except AttributeError as error:
@@ -535,6 +546,11 @@ def _getset(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) ->
         return
     if isinstance(obj, InstanceValue) and issubclass(obj.klass, BaseException):
         exception_member(cap, obj, name, cont)
+        return
+    if isinstance(obj, InstanceValue) and isinstance(obj.payload, Const):
+        obj = obj.payload
+    if isinstance(obj, Const):
+        cap.deliver(from_python(getattr(obj.obj, name)), cont)
         return
     raise refuse("W107", f"attribute {name} of {obj.cls().__name__}", cap.loc())
 

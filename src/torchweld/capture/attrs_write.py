@@ -17,6 +17,7 @@ from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.grads import set_grad
 from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.modes import memory
+from torchweld.capture.private import real_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse
 from torchweld.capture.values.base import (
@@ -57,6 +58,9 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         return
     if isinstance(obj, TensorValue):
         raise refuse("W106", f"assignment to Tensor.{name}", cap.loc())
+    if isinstance(obj, Const) and isinstance(obj.obj, type) and cap.private.has(obj.obj):
+        _set_private(cap, obj, name, value, done)
+        return
     if isinstance(obj, Const) and isinstance(obj.obj, type) and (
             set_class_attr(cap, obj.obj, name, value)):  # fmt: skip
         done(Const(None))
@@ -75,6 +79,29 @@ def _same_data(x: TensorValue, value: Value) -> bool:
     a, b = x.fake, value.fake
     return (a.dtype, a.shape, a.stride(), a.storage_offset()) == (
         b.dtype, b.shape, b.stride(), b.storage_offset())  # fmt: skip
+
+
+def _set_private(cap: Capture, obj: Const, name: str, value: Value, done: Cont) -> None:
+    """An attribute of a class that the frame has made."""
+    assert isinstance(obj.obj, type)
+    meta = type(obj.obj)
+    hook, raw = mro_lookup(meta, "__setattr__"), mro_lookup(meta, name)
+    if isinstance(hook, types.FunctionType):
+        cap.call(Const(hook), [obj, Const(name), value], {}, done)
+    elif isinstance(raw, property) and raw.fset is not None:
+        cap.call(Const(raw.fset), [obj, value], {}, done)
+    elif raw is not MISSING and is_data_descriptor(raw):
+        raise refuse("W106", f"assignment to attribute {name} of a class", cap.loc())
+    else:
+        set_private_attr(cap, obj, name, value)
+        done(Const(None))
+
+
+def set_private_attr(cap: Capture, obj: Const, name: str, value: Value) -> None:
+    """type.__setattr__. Errors: GraphBreak for a class from outside."""
+    if not isinstance(obj.obj, type) or not cap.private.has(obj.obj):
+        raise refuse("W106", f"assignment to attribute {name} of a class", cap.loc())
+    type.__setattr__(obj.obj, name, real_of(cap, value))
 
 
 def _first_look(cap: Capture, obj: Value) -> int:

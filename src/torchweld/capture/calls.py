@@ -24,6 +24,7 @@ from torchweld.capture.numbers import is_graph_number, number_call
 from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
+from torchweld.capture.subclasses import SETS, SIMPLE, new_set, new_simple
 from torchweld.capture.suspend import stops_of
 from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, NAMED, CallHandler
 from torchweld.capture.values.base import (
@@ -445,6 +446,10 @@ def construct_plain(cap: Capture, fn: Const, kind: type, args: list[Value],
                    lambda made: _init(cap, made, kind, args, kwargs, cont, on_raise),
                    on_raise)  # fmt: skip
         return
+    if issubclass(kind, type):
+        METHODS[type, "__new__"](cap, [fn, *args], kwargs, lambda made: _init(
+            cap, made, kind, args, kwargs, cont, on_raise))  # fmt: skip
+        return
     made = new_instance(cap, kind, args)
     _init(cap, made, kind, args, kwargs, cont, on_raise)
 
@@ -454,10 +459,13 @@ def _new_exception(cap: Capture, kind: type[BaseException], args: list[Value],
                    on_raise: OnRaise) -> None:  # fmt: skip
     if isinstance(mro_lookup(kind, "__new__"), types.FunctionType | staticmethod) or (
             issubclass(kind, OSError) and len(args) > 1) or issubclass(
-            kind, BaseExceptionGroup | UnicodeError):  # fmt: skip
+            kind, UnicodeError):  # fmt: skip
         raise refuse("W107", f"construction of {kind.__name__}", cap.loc())
     watch_class(cap, kind)
     init = mro_lookup(kind, "__init__")
+    if issubclass(kind, BaseExceptionGroup) and not isinstance(init, types.FunctionType):
+        METHODS[BaseExceptionGroup, "__new__"](cap, [Const(kind), *args], kwargs, cont)
+        return
     exc = (UserException if isinstance(init, types.FunctionType) else InstanceValue)(kind)
     exc.attrs["args"] = TupleValue(list(args))
     if isinstance(init, types.FunctionType):
@@ -508,7 +516,11 @@ def new_instance(cap: Capture, kind: type, args: list[Value]) -> Value:
         out = InstanceValue(kind)
         from_type(cap, [out], {}, None)
         return out
-    if issubclass(kind, int | float | str | bytes | set | frozenset | torch.Tensor | type):
+    if issubclass(kind, SIMPLE):
+        return new_simple(cap, kind, args)
+    if issubclass(kind, SETS):
+        return new_set(cap, kind, args)
+    if issubclass(kind, torch.Tensor | type | complex):
         raise refuse("W107", f"construction of {kind.__name__}", cap.loc())
     return InstanceValue(kind)
 

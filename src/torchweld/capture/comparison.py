@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torchweld.capture import polyfills
 from torchweld.capture.arrays.operators import array_binary, untold
 from torchweld.capture.attrs import mro_lookup
 from torchweld.capture.identity import guard_distinct, same
+from torchweld.capture.instances import vars_of
 from torchweld.capture.numbers import is_graph_number, number_decide
 from torchweld.capture.ops import (
     filed_key,
@@ -29,7 +31,6 @@ from torchweld.capture.values.base import (
     ArrayValue,
     BoundValue,
     Const,
-    DequeValue,
     DictValue,
     GeneratorValue,
     InstanceValue,
@@ -213,7 +214,12 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
         return not (isinstance(a, Const) and a.obj != a.obj)
     if user_method(cap, a, "__eq__") or user_method(cap, b, "__eq__"):
         raise NeedsUserCode
+    if _is_namespace(a) and _is_namespace(b):
+        a, b = vars_of(cap, a), vars_of(cap, b)  # type: ignore[arg-type]
     a, b = payload(a), payload(b)
+    for x in (a, b):
+        if isinstance(x, InstanceValue) and compares_in_c(x.klass):
+            raise refuse("W107", f"comparison of a {x.klass.__name__}", cap.loc())
     if isinstance(a, SizeValue) or isinstance(b, SizeValue):
         answer = cap.sizes.compute(operator.eq, (a, b))
         if answer is not NotImplemented:
@@ -229,8 +235,7 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
             if _never_equal(a, b):
                 return False
             raise refuse("W101", "two Tensors are compared inside a container", cap.loc())
-        case (ListValue(), ListValue()) if a.cls() is not b.cls() and DequeValue in (
-                type(a), type(b)):  # fmt: skip
+        case (ListValue(), ListValue()) if a.cls() is not b.cls():
             return False
         case (ListValue(items=left), ListValue(items=right)) | (
             TupleValue(items=left), TupleValue(items=right)):  # fmt: skip
@@ -258,6 +263,17 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
     except NotConstant:
         guard_distinct(cap, a, b)
         return False
+
+
+def _is_namespace(x: Value) -> bool:
+    return isinstance(x, InstanceValue) and x.klass is types.SimpleNamespace
+
+
+def compares_in_c(kind: type) -> bool:
+    """Whether a class has an equality of its own that is written in C."""
+    found = mro_lookup(kind, "__eq__")
+    plain = (object, types.SimpleNamespace)
+    return isinstance(found, types.WrapperDescriptorType) and found.__objclass__ not in plain
 
 
 def _same_or_equal(cap: Capture, a: Value, b: Value) -> bool:

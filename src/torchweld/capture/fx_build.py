@@ -30,6 +30,7 @@ from torchweld.capture.values.base import (
     CellValue,
     Const,
     DictValue,
+    InstanceValue,
     Lazy,
     ListValue,
     NotConstant,
@@ -231,7 +232,7 @@ class GraphBuilder:
         op: "call_function" or "call_method". Errors: NotConstant for an argument that neither a
         graph nor an operator can hold; GraphBreak when the operator cannot run on fakes.
         """
-        if self.late.sources or self.computes:
+        if self.late.active or self.computes:
             args, given = [self._settled(target, i, x, args) for i, x in enumerate(args)], args
             kwargs = {k: self._settled(target, k, x, given) for k, x in kwargs.items()}
         kwargs = {k: self._as_number(target, k, x, at) for k, x in kwargs.items()}
@@ -424,7 +425,7 @@ class GraphBuilder:
             case LateNumber() if not x.fixed:
                 made = self.sizes.number(x)
                 return x.obj if made is None else leaf(made)
-            case ListValue():
+            case ListValue() if x.cls() is list:
                 return [self._convert(i, leaf) for i in x.items]
             case TupleValue():
                 items = tuple(self._convert(i, leaf) for i in x.items)
@@ -433,6 +434,8 @@ class GraphBuilder:
                 return x.kind(*items) if hasattr(x.kind, "_fields") else items
             case DictValue() if x.complete:
                 return {constant(x.keys[k]): self._convert(v, leaf) for k, v in x.items.items()}
+            case InstanceValue(payload=Const(obj=int() | float()) as part):
+                return part.obj
             case SliceValue():
                 return slice(*(self._convert(p, leaf) for p in x.parts))
             case Const() if isinstance(x.obj, np.generic):

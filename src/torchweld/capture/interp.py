@@ -305,7 +305,7 @@ def _run_frame(cap: Capture, last: int) -> None:
     frame = cap.frames[-1]
     if isinstance(frame.function, Const) and frame.ip == 0:
         _guard_function(cap, frame.function.obj)
-    rows = _rows(frame.code, bool(cap.late.sources))
+    rows = _rows(frame.code)
     frames = cap.frames
     while cap.steps < last:
         handler, instr = rows[frame.ip]
@@ -317,28 +317,8 @@ def _run_frame(cap: Capture, last: int) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _rows(code: Code, late: bool) -> list[tuple[OpcodeHandler, Instr]]:
-    found = [(OPCODES.get(i.op) or _unknown, i) for i in code.instrs]
-    return [(_LATE.get(i.op, fn), i) for fn, i in found] if late else found
-
-
-def _binary_late(cap: Capture, f: VFrame, i: Instr) -> None:
-    made = cap.late.binary(i.arg, f.stack[-2], f.stack[-1])
-    if made is None:
-        OPCODES["BINARY_OP"](cap, f, i)
-    else:
-        f.stack[-2:] = [made]
-
-
-def _unary_late(cap: Capture, f: VFrame, i: Instr) -> None:
-    made = cap.late.unary(i.arg, f.stack[-1])
-    if made is None:
-        OPCODES["UNARY"](cap, f, i)
-    else:
-        f.stack[-1] = made
-
-
-_LATE: dict[str, OpcodeHandler] = {"BINARY_OP": _binary_late, "UNARY": _unary_late}
+def _rows(code: Code) -> list[tuple[OpcodeHandler, Instr]]:
+    return [(OPCODES.get(i.op) or _unknown, i) for i in code.instrs]
 
 
 def _guard_function(cap: Capture, fn: object) -> None:

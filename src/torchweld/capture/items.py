@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import enum
 import operator
@@ -20,13 +21,13 @@ from torchweld.capture.ops import changed, filed_key, late_text, payload, real_c
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
 from torchweld.capture.suspend import delegates_at
+from torchweld.capture.tables import FUNCTIONS
 from torchweld.capture.tensors import tensor_getitem, tensor_setitem
 from torchweld.capture.values.base import (
     ArrayValue,
     Const,
     DictValue,
     GeneratorValue,
-    GrowingList,
     InstanceValue,
     IteratorValue,
     LateText,
@@ -40,6 +41,8 @@ from torchweld.capture.values.base import (
     constant,
     is_constant,
 )
+from torchweld.capture.values.owned import OwnedValue
+from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import complete, need_frozen, read_key, set_order
 
 
@@ -166,10 +169,12 @@ def sequence_item(cap: Capture, box: ListValue | TupleValue, key: Value) -> Valu
     if isinstance(key, TensorValue):
         raise refuse("W102", "a Tensor as an index into a list", cap.loc())
     try:
-        index = constant(key)
+        index = constant(payload(key))
     except NotConstant:
         raise refuse("W107", f"index of type {key.cls().__name__}", cap.loc()) from None
     if isinstance(index, slice):
+        if isinstance(box, DequeValue):
+            raise _no_slices()
         part = box.items[index]
         if isinstance(box, ListValue):
             cap.force_items(box.items)
@@ -185,6 +190,10 @@ def sequence_item(cap: Capture, box: ListValue | TupleValue, key: Value) -> Valu
     except IndexError:
         raise raised(IndexError, f"{box.cls().__name__} index out of range") from None
     return box.items[i]  # type: ignore[return-value]
+
+
+def _no_slices() -> Raised:
+    return raised(TypeError, "sequence index must be integer, not 'slice'")
 
 
 def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
@@ -209,6 +218,8 @@ def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
             cap.force_items(box.items)
             try:
                 if isinstance(index, slice):
+                    if isinstance(box, DequeValue):
+                        raise _no_slices()
                     box.items[index] = list_of(cap, value)
                 else:
                     box.items[operator.index(index)] = value
@@ -238,6 +249,8 @@ def del_item(cap: Capture, obj: Value, key: Value) -> None:
         changed(cap, box)
     elif isinstance(box, ListValue):
         cap.force_items(box.items)
+        if isinstance(box, DequeValue) and isinstance(key, Const) and isinstance(key.obj, slice):
+            raise _no_slices()
         try:
             del box.items[constant(key)]
         except NotConstant:
@@ -300,10 +313,11 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
         case ViewValue():
             return view_iterator(cap, x)
         case SetValue():
-            it = iter(set_order(cap, x))
-            return IteratorValue(lambda: next(it, None), type(iter(set())))
+            return IteratorValue(_elements(x, set_order(cap, x)), type(iter(set())))
         case ArrayValue():
             return array_iterator(cap, x)
+        case OwnedValue():
+            return _owned_iterator(cap, x)
         case TensorValue():
             if x.fake.ndim == 0:
                 raise raised(TypeError, "iteration over a 0-d tensor")
@@ -361,18 +375,25 @@ def sequence_iterator(cap: Capture, x: ListValue | TupleValue, at: int = 0) -> I
     """Reads the list as it is at each step, as Python does."""
 
     def remake(r: Any) -> str:
-        begin = r.bind_const(list.__iter__ if isinstance(x, ListValue) else tuple.__iter__)
+        begin = r.bind_const(type(_EMPTY.get(x.cls(), ())).__iter__)
         return advanced(r, r.assign(f"{begin}({r.expr(x)})"), at)
+
+    n = len(x.items) if isinstance(x, DequeValue) else 0
 
     def step() -> Value | None:
         nonlocal at
+        if isinstance(x, DequeValue) and len(x.items) != n:
+            raise raised(RuntimeError, "deque mutated during iteration")
         if at >= len(x.items):
             return None
         value = x.items[at] = cap.force(x.items[at])
         at += 1
         return value
 
-    return IteratorValue(step, type(iter([] if isinstance(x, ListValue) else ())), remake)
+    return IteratorValue(step, type(iter(_EMPTY.get(x.cls(), ()))), remake)
+
+
+_EMPTY: dict[type, Any] = {list: [], collections.deque: collections.deque()}
 
 
 def view_iterator(cap: Capture, view: ViewValue) -> IteratorValue:
@@ -399,7 +420,35 @@ def view_iterator(cap: Capture, view: ViewValue) -> IteratorValue:
     def remake(r: Any) -> str:
         return advanced(r, r.assign(f"{r.bind_const(iter)}({r.expr(view)})"), at)
 
-    return IteratorValue(step, type(iter({})), remake)
+    return IteratorValue(step, type(iter(_VIEWS[view.what])), remake)
+
+
+_VIEWS: dict[str, Any] = {"keys": {}, "values": {}.values(), "items": {}.items()}
+
+
+def _owned_iterator(cap: Capture, x: OwnedValue) -> IteratorValue | None:
+    """The lines of a text file, which ends where it is gone through."""
+    if not hasattr(x.klass, "__next__"):
+        return None
+
+    def step() -> Value | None:
+        found: list[Value] = []
+        FUNCTIONS[OwnedValue](cap, [Const(next), x, Const(None)], {}, found.append)
+        end = isinstance(found[0], Const) and found[0].obj is None
+        return None if end else found[0]
+
+    return IteratorValue(step, x.klass)
+
+
+def _elements(x: SetValue, ordered: list[Value]) -> Callable[[], Value | None]:
+    it, n = iter(ordered), len(ordered)
+
+    def step() -> Value | None:
+        if len(x.items) != n:
+            raise raised(RuntimeError, "Set changed size during iteration")
+        return next(it, None)
+
+    return step
 
 
 def next_value(cap: Capture, it: Value, cont: Cont, stop: Callable[[], None]) -> None:
@@ -444,6 +493,9 @@ def resume(cap: Capture, gen: GeneratorValue, sent: Value, cont: Cont,
     gen.frame.stack.append(sent)
 
 
+_SUSPENDED = (types.GeneratorType, types.CoroutineType)
+
+
 def _enter(cap: Capture, gen: GeneratorValue, cont: Cont,
            finished: Callable[[Value], None]) -> None:  # fmt: skip
     """Make a generator's frame the innermost one, with the exceptions that it was handling."""
@@ -468,6 +520,9 @@ def _enter(cap: Capture, gen: GeneratorValue, cont: Cont,
         gen.running, gen.finished = False, True
         del cap.handled[outer:]
         if issubclass(exc.cls(), StopIteration):
+            if gen.kind not in _SUSPENDED:  # stands for an iterator that is no generator
+                finished(Const(None))
+                return True
             raise raised(RuntimeError, "generator raised StopIteration")
         return False
 

@@ -4,17 +4,23 @@ Such a number is guarded by its type only. Arithmetic between such numbers is re
 at the start of the call; if that raises, the frame runs eagerly. Of a comparison the outcome is
 guarded. Whatever else asks for the value (a size, an operator that is not in the table below) fixes
 it: the number is guarded by value after all.
+
+A number that a generator of random numbers gives (draws.py) is late too. No guard can speak of it,
+so what would fix it ends the graph.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from torchweld.base.errors import GraphBreak
+from torchweld.base.loc import Loc
+from torchweld.capture.state import refuse
 from torchweld.capture.values.base import (
     Const,
     ListValue,
@@ -36,8 +42,9 @@ _PREFIX = {"-": operator.neg, "+": operator.pos}
 TYPE_VARIES = (operator.pow, min, max)
 # functions of numbers without side effects
 _PURE: tuple[Callable[..., Any], ...] = (
-    float, int, abs, min, max, math.sqrt, math.exp, math.log, math.cos, math.sin, math.tanh,
-    math.pow, math.floor, math.ceil,
+    float, int, abs, min, max, round, math.sqrt, math.exp, math.log, math.cos, math.sin, math.tanh,
+    math.pow, math.floor, math.ceil, math.log2, math.log10, math.log1p, math.expm1, math.tan,
+    math.atan, math.atan2, math.radians, math.degrees, math.hypot, math.fabs, math.trunc,
 )  # fmt: skip
 
 
@@ -46,20 +53,22 @@ class LateNumber(Const):
 
     now: its value in the call that is captured. fn, args: how it is computed; None, () if it is
     read from `source`. fixed: the value is guarded, so it is a constant like any other. Reading
-    `obj` fixes it.
+    `obj` fixes it. drawn: it is made of random numbers.
     """
 
-    __slots__ = ("args", "fixed", "fn", "guard", "now")
+    __slots__ = ("args", "drawn", "fixed", "fn", "now", "owner")
 
-    def __init__(self, now: float, guard: AddGuard, source: Source | None = None,
-                 fn: Callable[..., Any] | None = None,
-                 args: tuple[Value, ...] = ()) -> None:  # fmt: skip
+    def __init__(self, owner: LateNumbers, now: float, source: Source | None = None,
+                 fn: Callable[..., Any] | None = None, args: tuple[Value, ...] = (),
+                 drawn: bool = False) -> None:  # fmt: skip
         Value.__init__(self, source)
+        self.owner = owner
         self.now = now
-        self.guard = guard
         self.fn = fn
         self.args = args
         self.fixed = False
+        made_of: Iterable[LateNumber] = (a for a in args if isinstance(a, LateNumber))
+        self.drawn: bool = drawn or any(a.drawn for a in made_of)
 
     @property
     def obj(self) -> object:  # type: ignore[override]
@@ -67,7 +76,10 @@ class LateNumber(Const):
         return self.now
 
     def fix(self) -> None:
-        """Guard the value of everything that the number is made of."""
+        """Guard the value of everything that the number is made of. Errors: GraphBreak if random
+        numbers are among it."""
+        if self.drawn:
+            raise self.owner.undecided()
         if self.fixed:
             return
         self.fixed = True
@@ -75,7 +87,7 @@ class LateNumber(Const):
             if isinstance(part, LateNumber):
                 part.fix()
         if self.source is not None:
-            self.guard("equal", self.source, self.now)
+            self.owner.guard("equal", self.source, self.now)
 
     @property
     def sample(self) -> object:
@@ -89,21 +101,39 @@ class LateNumber(Const):
 
 
 class LateNumbers:
-    """The late numbers of one capture, in the order in which they are computed."""
+    """The late numbers of one capture, in the order in which they are computed.
 
-    def __init__(self, sources: frozenset[Source], guard: AddGuard) -> None:
+    computed: also what sets a generator of random numbers anew, which gives no number. active:
+    whether there are any.
+    """
+
+    def __init__(self, sources: frozenset[Source], guard: AddGuard,
+                 loc: Callable[[], Loc]) -> None:  # fmt: skip
         self.sources = sources
         self.guard = guard
+        self.loc = loc
         self.leaves: dict[Source, LateNumber] = {}
         self.computed: list[LateNumber] = []
+        self.active = bool(sources)
+
+    def undecided(self) -> GraphBreak:
+        """The error of asking for the value of a random number."""
+        return refuse("W120", "its value is known only when the compiled code runs", self.loc())
 
     def leaf(self, obj: float, source: Source) -> LateNumber:
         """The number found at a source."""
         known = self.leaves.get(source)
         if known is None:
             self.guard("type", source, type(obj))
-            known = self.leaves[source] = LateNumber(obj, self.guard, source)
+            known = self.leaves[source] = LateNumber(self, obj, source)
         return known
+
+    def draw(self, now: Any, fn: Callable[..., Any], args: tuple[Value, ...]) -> LateNumber:
+        """What a call that changes a generator of random numbers gives."""
+        made = LateNumber(self, now, None, fn, args, drawn=True)
+        self.computed.append(made)
+        self.active = True
+        return made
 
     def binary(self, symbol: str, a: Value, b: Value) -> LateNumber | None:
         """a <symbol> b, or None if it is no arithmetic of late numbers."""
@@ -124,6 +154,8 @@ class LateNumbers:
         """a <symbol> b for numbers one of which is late: guarded to stay as it is. None if this is
         no such comparison, or one that depends on two late numbers."""
         parts, late = (a, b), [x for x in (a, b) if isinstance(x, LateNumber) and not x.fixed]
+        if any(x.drawn for x in late):
+            raise self.undecided()
         if not late or not all(isinstance(x, LateNumber) or _is_number(x) for x in parts):
             return None
         sources: set[Source] = set()
@@ -147,7 +179,7 @@ class LateNumbers:
             return None  # the interpreter raises it, on fixed values
         if type(now) not in _NUMBERS:
             return None
-        made = LateNumber(now, self.guard, None, fn, tuple(args))
+        made = LateNumber(self, now, None, fn, tuple(args))
         self.computed.append(made)
         return made
 

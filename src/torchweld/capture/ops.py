@@ -47,6 +47,7 @@ from torchweld.capture.values.base import (
     boolean,
     constant,
 )
+from torchweld.capture.values.sequences import DequeValue
 from torchweld.capture.wrap import complete, file_key, need_frozen
 
 # symbol -> (function on real values, special method, reflected special method)
@@ -153,6 +154,9 @@ def plain_truth(cap: Capture, x: Value) -> bool:
             return bool(x.items)
         case ViewValue():
             return length(cap, x.of) > 0
+        case InstanceValue() if any(mro_lookup(x.klass, n) is not MISSING
+                                    for n in ("__bool__", "__len__")):  # fmt: skip
+            raise refuse("W107", f"bool() of a {x.klass.__name__}", cap.loc())
         case _:
             return True
 
@@ -232,7 +236,7 @@ def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = No
         METHODS[(str, "__mod__")](cap, [a, b], {}, cont)
         return
     if isinstance(a, TensorValue) or isinstance(b, TensorValue):
-        tensor_binary(cap, fn, a, b, cont)
+        tensor_binary(cap, fn, cap.unwrap(a), cap.unwrap(b), cont)
         return
     if _no_operator(cap, a, special) and (not reflected or _no_operator(cap, b, reflected)):
         _unsupported(symbol, a, b)
@@ -326,7 +330,13 @@ def plain_binary(cap: Capture, fn: Any, a: Value, b: Value, cont: Cont | None) -
                 LateText in (type(a), type(b)) and a.cls() is b.cls()):  # fmt: skip
             METHODS[(str, "__add__")](cap, [a, b], {}, cont)
             return
-        case (ListValue(), ListValue()) if fn is operator.add:
+        case (DequeValue(), DequeValue()) if fn is operator.add:
+            cap.deliver(DequeValue([*a.items, *b.items], a.maxlen), cont)
+            return
+        case (DequeValue(), Const(obj=int() as n)) if fn is operator.mul:
+            cap.deliver(DequeValue(a.items * n, a.maxlen), cont)
+            return
+        case (ListValue(), ListValue()) if fn is operator.add and a.cls() is b.cls():
             cap.deliver(ListValue([*a.items, *b.items]), cont)
             return
         case (TupleValue(), TupleValue()) if fn is operator.add:

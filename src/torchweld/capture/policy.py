@@ -25,10 +25,13 @@ from torchweld.capture.leaf_reads import by_name, guard_leaf
 from torchweld.capture.marks import Mark, mark_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
-from torchweld.capture.tables import METHODS
+from torchweld.capture.tables import FUNCTIONS, METHODS
 from torchweld.capture.values.base import (
     Const,
+    DictValue,
     InstanceValue,
+    IteratorValue,
+    ListValue,
     Mutable,
     NotConstant,
     TensorValue,
@@ -38,7 +41,8 @@ from torchweld.capture.values.base import (
     is_constant,
     next_age,
 )
-from torchweld.capture.wrap import IMMUTABLE, need_frozen
+from torchweld.capture.values.owned import OwnedValue
+from torchweld.capture.wrap import IMMUTABLE, complete, frozen, need_frozen
 from torchweld.frame.points import is_rest
 
 Run = Callable[[Capture, Any, list[Value], dict[str, Value], Cont | None], None]
@@ -146,12 +150,56 @@ def _pure(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
         out = fn(*real_args, **real_kwargs)
     except Exception as error:
         raise raised(type(error), *error.args) from None
-    cap.deliver(from_python(out), cont)
+    cap.deliver(made_anew(cap, fn, out), cont)
+
+
+def settled(cap: Capture, x: Value) -> Any:
+    """The constant that a value is, containers from outside read in whole. Errors: NotConstant."""
+    _read(cap, x)
+    return constant(cap.unwrap(x))
+
+
+def _read(cap: Capture, x: Value) -> None:
+    match x:
+        case ListValue() | TupleValue():
+            for item in cap.force_items(x.items):
+                _read(cap, item)
+        case DictValue():
+            complete(cap, x)
+            for key, slot in list(x.items.items()):
+                value = x.items[key] = cap.force(slot)
+                _read(cap, value)
+        case IteratorValue():
+            raise NotConstant
+        case _:
+            need_frozen(cap, x)
+
+
+def made_anew(cap: Capture, fn: Any, out: Any) -> Value:
+    """What a function without side effects has made, which is made anew in every call."""
+    if hasattr(type(out), "__next__"):
+        items = iter(list(out))
+        return IteratorValue(lambda: next(map(from_python, items), None), type(out))
+    if not _lasts(out):
+        raise refuse("W103", f"{_name(fn)} gives a {type(out).__name__}", cap.loc())
+    return from_python(out)
+
+
+def _lasts(out: Any) -> bool:
+    """Whether an object, or each part of a container, can never change."""
+    if isinstance(out, dict):
+        return all(map(_lasts, out.values()))
+    if isinstance(out, list | tuple | set | frozenset):
+        return all(map(_lasts, out))
+    return frozen(out) or callable(out)
 
 
 def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                     cont: Cont | None) -> None:  # fmt: skip
     """A method descriptor or slot wrapper of a built-in type: the METHODS table, else pure."""
+    if args and isinstance(args[0], OwnedValue):
+        FUNCTIONS[OwnedValue](cap, [Const(fn), *args], kwargs, cont)
+        return
     owner = getattr(fn, "__objclass__", None)
     if owner is None and isinstance(getattr(fn, "__self__", None), type):
         owner = fn.__self__

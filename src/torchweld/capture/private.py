@@ -30,7 +30,7 @@ from torchweld.capture.values.base import (
     constant,
 )
 
-_DESCRIPTOR = ("__get__", "__set__", "__delete__", "__set_name__")
+_DESCRIPTOR = ("__get__", "__set__", "__delete__")
 # values that real code may hand around, but not look into
 _OPAQUE = (TensorValue, InstanceValue, PartialValue, BoundValue)
 _EMPTY: tuple[object, ...] = ((), frozenset())
@@ -70,10 +70,19 @@ def real_of(cap: Capture, slot: Slot | None) -> Any:
 
 
 def _stand_in(cap: Capture, value: Value) -> StandIn:
+    """Of a descriptor the methods are there, for whoever looks at its class."""
     kind = value.cls()
-    if kind.__hash__ is None or any(hasattr(kind, n) for n in _DESCRIPTOR):
+    if kind.__hash__ is None:
         raise refuse("W107", f"a {kind.__name__} as the attribute of a class", cap.loc())
-    return StandIn()
+    found = {n: getattr(kind, n) for n in _DESCRIPTOR if hasattr(kind, n)}
+    if not found:
+        return StandIn()
+    if not isinstance(value, InstanceValue) or not all(
+            isinstance(f, types.FunctionType) for f in found.values()):  # fmt: skip
+        raise refuse("W107", f"a {kind.__name__} as the attribute of a class", cap.loc())
+    made = type("StandIn", (StandIn,), {"__slots__": (), **found})()
+    assert isinstance(made, StandIn)
+    return made
 
 
 def _function(cap: Capture, x: FunctionValue) -> types.FunctionType:

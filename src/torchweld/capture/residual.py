@@ -6,58 +6,37 @@ return value. Objects that several values share are built once, so identity and 
 
 from __future__ import annotations
 
-import collections
 import math
-import types
-import weakref
-from typing import Any
 
 import torch
 
 from torchweld.base.errors import InternalError
 from torchweld.capture.class_writes import class_statements
+from torchweld.capture.draws import go_back, state_of
 from torchweld.capture.grads import dropped, is_spent, spent, unchanged, without_graph
-from torchweld.capture.instances import TARGET
-from torchweld.capture.items import advanced
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
 from torchweld.capture.modes_kept import Calls
 from torchweld.capture.numbers import value_read
-from torchweld.capture.residual_iterators import generator, stuck
+from torchweld.capture.rebuild import BUILDERS, WRITERS
+from torchweld.capture.residual_iterators import stuck
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.suspend import GO_ON, PIECE, Rest
 from torchweld.capture.values.base import (
-    ArrayValue,
-    BoundValue,
-    CellValue,
     Const,
-    DequeValue,
     DictValue,
-    FunctionValue,
-    GeneratorValue,
-    GrowingList,
-    InstanceValue,
-    IteratorValue,
     Lazy,
-    ListValue,
     Loose,
     Mutable,
-    PartialValue,
-    SetValue,
     SizeValue,
-    SliceValue,
     Slot,
     TensorValue,
-    TupleValue,
-    Value,
-    ViewValue,
 )
 from torchweld.capture.values.number import GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
-from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.region import Finish
-from torchweld.ir.source import InstanceDict, Item, Source
+from torchweld.ir.source import Source
 
 # names that the source of a residual program uses if it calls the graph itself; the pipeline gives
 # them their meaning: the compiled graph, and the eager function of (None, *flat arguments)
@@ -113,7 +92,7 @@ class Residual:
         if id(slot) in self._open:
             raise refuse("W107", "a result that contains itself", self.cap.loc())
         self._open.add(id(slot))
-        builder = _BUILDERS.get(type(slot))
+        builder = BUILDERS.get(type(slot))
         if builder is None:
             raise stuck(self.cap, slot)
         name: str = builder(self, slot)
@@ -157,8 +136,11 @@ class Residual:
             self._kept.append(x)
         return name
 
-    def prologue(self) -> list[str]:
-        """Statements that compute the late numbers, or leave to the eager function."""
+    def prologue(self, again: bool) -> list[str]:
+        """Statements that compute the late numbers and draw the random ones.
+
+        again: whether the eager function may run after them; random numbers are then drawn anew.
+        """
         body = []
         for i, x in enumerate(self.cap.late.computed):
             args = ", ".join(self.late(a) if isinstance(a, LateNumber) else self.expr(a)
@@ -168,10 +150,20 @@ class Residual:
             if x.fn in TYPE_VARIES:
                 kind = self.bind_const(type(x.now))
                 body.append(f"if type({name}) is not {kind}: raise TypeError")
-        if not body:
-            return []
-        return ["try:", *("    " + line for line in body),
-                "except Exception:", f"    return {EAGER}(None, *flat)"]  # fmt: skip
+        if all(_cannot_fail(x) for x in self.cap.late.computed):
+            return [*self._states(), *body] if again else body
+        return [*self._states(), "try:", *("    " + line for line in body), "except Exception:",
+                *self.back(), f"    return {EAGER}(None, *flat)"]  # fmt: skip
+
+    def _states(self) -> list[str]:
+        """Statements that keep the states of the generators that the frame draws from."""
+        return [f"s{i} = {self.bind_const(state_of)}({self.expr(g.value)})"
+                for i, g in enumerate(self.cap.generators.values())]  # fmt: skip
+
+    def back(self) -> list[str]:
+        """Statements of a block that set the generators back."""
+        return [f"    {self.bind_const(go_back)}({self.expr(g.value)}, s{i})"
+                for i, g in enumerate(self.cap.generators.values())]  # fmt: skip
 
     def graph_call(self) -> str:
         places = (self.late(p) if isinstance(p, LateNumber) else self.param(p)
@@ -235,7 +227,7 @@ class Residual:
         """Statements that bring an object from outside up to date."""
         if cell.source is None or cell.real is None:
             return
-        writer = _WRITERS.get(type(cell))
+        writer = WRITERS.get(type(cell))
         if writer is None:
             raise InternalError(f"no write-back for {type(cell).__name__}")
         writer(self, cell)
@@ -247,271 +239,14 @@ class Residual:
         return slot.source is source
 
 
+def _cannot_fail(x: LateNumber) -> bool:
+    """Whether a draw depends on nothing but the state of its generator."""
+    return x.drawn and not any(isinstance(a, LateNumber) for a in x.args)
+
+
 def without_grad(x: torch.Tensor) -> torch.Tensor:
     """Compiled code may give the memory of an input as the input itself, or a view of it."""
     return x.detach() if x.requires_grad else x
-
-
-# ------------------------------------------------------------------- new objects
-def _tuple(r: Residual, x: TupleValue) -> str:
-    body = r.items(x.items)
-    text = f"({body},)" if x.items else "()"
-    if x.kind is tuple:
-        return r.assign(text)
-    kind = r.bind_const(x.kind)
-    if x.kind is torch.Size or not hasattr(x.kind, "_fields"):
-        return r.assign(f"{kind}({text})")
-    return r.assign(f"{r.bind_const(tuple.__new__)}({kind}, {text})")
-
-
-def _list(r: Residual, x: ListValue) -> str:
-    return r.assign(f"[{r.items(x.items)}]")
-
-
-def _deque(r: Residual, x: DequeValue) -> str:
-    return r.assign(f"{r.bind_const(collections.deque)}([{r.items(x.items)}], {x.maxlen})")
-
-
-def _dict(r: Residual, x: DictValue) -> str:
-    if type(x) is not DictValue:
-        raise refuse("W107", "vars() of an object leaves the frame", r.cap.loc())
-    text = "{" + r.pairs(x) + "}"
-    if x.kind is dict:
-        return r.assign(text)
-    kind = r.bind_const(x.kind)
-    if x.kind is collections.defaultdict:
-        return r.assign(f"{kind}({r.expr(x.factory)}, {text})")
-    return r.assign(f"{kind}({text})")
-
-
-def _set(r: Residual, x: SetValue) -> str:
-    """Errors: GraphBreak if the frame goes on with a set that is gone through in another order."""
-    if r.cap.stop and x.twin is not None and x.real is None and len(x.items) > 1:
-        again: set[object] = set()
-        for key in x.items:
-            again.add(key)
-        if list(again) != list(x.twin):
-            raise refuse("W107", "a set whose order cannot be made again", r.cap.loc())
-    body = r.items(list(x.items.values()))
-    text = "{" + body + "}" if x.items else "set()"
-    return r.assign(text if x.kind is set else f"{r.bind_const(x.kind)}({text})")
-
-
-def _slice(r: Residual, x: SliceValue) -> str:
-    return r.assign(f"slice({r.items(list(x.parts))})")
-
-
-def _bound(r: Residual, x: BoundValue) -> str:
-    func, self_ = r.expr(x.func), r.expr(x.self_)
-    if isinstance(x.func, Const) and not isinstance(x.func.obj, types.FunctionType):
-        name = getattr(x.func.obj, "__name__", None)
-        if name is None:
-            raise refuse("W107", "a bound method leaves the frame", r.cap.loc())
-        return r.assign(f"{self_}.{name}")
-    return r.assign(f"{r.bind_const(types.MethodType)}({func}, {self_})")
-
-
-def _partial(r: Residual, x: PartialValue) -> str:
-    named = "".join(f", {k}={r.expr(v)}" for k, v in x.kwargs.items())
-    args = "".join(f", {r.expr(a)}" for a in x.args)
-    return r.assign(f"{r.bind_const(x.kind)}({r.expr(x.func)}{args}{named})")
-
-
-def _view(r: Residual, x: ViewValue) -> str:
-    return r.assign(f"{r.expr(x.of)}.{x.what}()")
-
-
-def _array(r: Residual, x: ArrayValue) -> str:
-    return r.assign(f"{r.expr(x.tensor)}.numpy(){'[()]' * x.scalar}")
-
-
-def _cell(r: Residual, x: CellValue) -> str:
-    """Filled when it exists, since what is in it may refer to it."""
-    name = r.names[id(x)] = r.assign(f"{r.bind_const(types.CellType)}()")
-    r._kept.append(x)
-    if x.contents is not None:
-        r.lines.append(f"{name}.cell_contents = {r.expr(x.contents)}")
-    return name
-
-
-def _iterator(r: Residual, x: IteratorValue) -> str:
-    if x.remake is None:
-        raise stuck(r.cap, x)
-    return x.remake(r)
-
-
-def _function(r: Residual, x: FunctionValue) -> str:
-    """Cells may refer to the function itself, so they are filled after it exists."""
-    cells = []
-    late = []
-    for cell in x.closure:
-        if cell.source is None and id(cell) not in r.names:
-            r.names[id(cell)] = r.assign(f"{r.bind_const(types.CellType)}()")
-            r._kept.append(cell)
-            late.append(cell)
-        cells.append(r.expr(cell))
-    defaults = f"({r.items(list(x.defaults))},)" if x.defaults else "None"
-    closure = f"({', '.join(cells)},)" if cells else "None"
-    name = r.assign(f"{r.bind_const(types.FunctionType)}({r.bind_const(x.code)}, "
-                    f"{r.expr(x.globals)}, {x.name!r}, {defaults}, {closure})")  # fmt: skip
-    r.names[id(x)] = name
-    for cell in late:
-        if cell.contents is not None:
-            r.lines.append(f"{r.names[id(cell)]}.cell_contents = {r.expr(cell.contents)}")
-    r.lines.append(f"{name}.__qualname__ = {x.qualname!r}")
-    if x.kwdefaults:
-        named = ", ".join(f"{k!r}: {r.expr(v)}" for k, v in x.kwdefaults.items())
-        r.lines.append(f"{name}.__kwdefaults__ = {{{named}}}")
-    for key, value in x.attrs.items():
-        r.lines.append(f"{name}.{key} = {r.expr(value)}")
-    return name
-
-
-def _instance(r: Residual, x: InstanceValue) -> str:
-    if x.klass is torch._C._InferenceMode:
-        raise stuck(r.cap, x)
-    kind = r.bind_const(x.klass)
-    if x.klass is weakref.ref:
-        return r.assign(f"{kind}({r.expr(x.attrs[TARGET])})")  # type: ignore[arg-type]
-    if issubclass(x.klass, BaseException):
-        args = r.expr(x.attrs.get("args") or TupleValue([]))
-        made: str = r.assign(f"{kind}(*{args})")
-        r.names[id(x)] = made
-        for attr, value in x.attrs.items():
-            if attr != "args" and value is not None:
-                r.lines.append(f"{made}.{attr} = {r.expr(value)}")
-        return made
-    box = x.payload
-    if isinstance(box, TupleValue):
-        name = r.assign(f"{r.bind_const(tuple.__new__)}({kind}, ({r.items(box.items)},))")
-    else:
-        base = _made_by(x.klass) if box is None else box.cls()
-        name = r.assign(f"{r.bind_const(base.__new__)}({kind})")
-    r.names[id(x)] = name
-    if isinstance(box, DictValue):
-        kind_of_box: Any = box.kind
-        put = r.bind_const(kind_of_box.__setitem__)
-        for key, slot in box.items.items():
-            r.lines.append(f"{put}({name}, {r.expr(box.keys[key])}, {r.expr(slot)})")
-    elif isinstance(box, ListValue):
-        r.lines.append(f"{r.bind_const(list.extend)}({name}, [{r.items(box.items)}])")
-    _set_attrs(r, x, name, {k: v for k, v in x.attrs.items() if v is not None})
-    return name
-
-
-def _made_by(kind: type) -> type:
-    return kind if kind is types.SimpleNamespace else object
-
-
-def _set_attrs(r: Residual, x: InstanceValue, name: str, attrs: dict[str, Value]) -> None:
-    slots = {s for k in x.klass.__mro__ for s, d in vars(k).items()
-             if isinstance(d, types.MemberDescriptorType)}  # fmt: skip
-    plain = {k: v for k, v in attrs.items() if k not in slots}
-    if plain:
-        table = r.assign(f"{name}.__dict__")
-        for key, value in plain.items():
-            r.lines.append(f"{table}[{key!r}] = {r.expr(value)}")
-    for key in attrs.keys() - plain.keys():
-        setter = r.bind_const(object.__setattr__)
-        r.lines.append(f"{setter}({name}, {key!r}, {r.expr(attrs[key])})")
-
-
-_BUILDERS: dict[type, Any] = {
-    TupleValue: _tuple, ListValue: _list, DequeValue: _deque, DictValue: _dict,
-    SetValue: _set, SliceValue: _slice, BoundValue: _bound, PartialValue: _partial,
-    ViewValue: _view, CellValue: _cell, FunctionValue: _function, InstanceValue: _instance,
-    IteratorValue: _iterator, GeneratorValue: generator, ArrayValue: _array,
-}  # fmt: skip
-
-
-# --------------------------------------------------------------- changed objects
-def _write_list(r: Residual, x: ListValue) -> None:
-    assert isinstance(x.real, list)
-    assert x.source is not None
-    target = r.param(x.source)
-    if isinstance(x, GrowingList) and x.open is not None:
-        r.lines.append(f"{r.bind_const(list.extend)}({target}, [{r.items(x.tail)}])")
-        return
-    old = len(x.real)
-    kept = len(x.items) >= old and all(
-        r.unchanged(x.items[i], Item.make(x.source, i, True)) for i in range(old)
-    )
-    if kept:
-        if len(x.items) > old:
-            r.lines.append(f"{r.bind_const(list.extend)}({target}, [{r.items(x.items[old:])}])")
-        return
-    r.lines.append(f"{r.bind_const(list.__setitem__)}({target}, {r.bind_const(slice(None))}, "
-                   f"[{r.items(x.items)}])")  # fmt: skip
-
-
-def _write_dict(r: Residual, x: DictValue) -> None:
-    assert isinstance(x.real, dict)
-    assert x.source is not None
-    target = r.param(x.source)
-    base = x.kind if x.kind in (dict, collections.OrderedDict, collections.defaultdict) else (
-        collections.OrderedDict if issubclass(x.kind, collections.OrderedDict) else dict
-    )
-    put, drop = r.bind_const(base.__setitem__), r.bind_const(base.__delitem__)
-    old = {k: k for k in keys_in_order(x.real)}
-    gone = [k for k in old if k not in x.items and (x.complete or k in x.absent)]
-    if x.complete and [k for k in old if k in x.items] + [k for k in x.items if k not in old] != \
-            list(x.items):  # fmt: skip
-        values = [(r.expr(x.keys[k]), r.expr(v)) for k, v in x.items.items()]
-        r.lines.append(f"{r.bind_const(base.clear)}({target})")
-        r.lines += [f"{put}({target}, {k}, {v})" for k, v in values]
-        return
-    for key in gone:
-        r.lines.append(f"{drop}({target}, {r.const(Const(old[key]))})")
-    for key, slot in x.items.items():
-        if key in old and r.unchanged(slot, Item.make(x.source, old[key], False)):
-            continue
-        r.lines.append(f"{put}({target}, {r.expr(x.keys[key])}, {r.expr(slot)})")
-
-
-def _write_set(r: Residual, x: SetValue) -> None:
-    assert x.source is not None
-    target = r.param(x.source)
-    body = r.items(list(x.items.values()))
-    r.lines.append(f"{target}.clear()")
-    if body:
-        r.lines.append(f"{target}.update(({body},))")
-
-
-def _write_instance(r: Residual, x: InstanceValue) -> None:
-    assert x.source is not None
-    target = r.param(x.source)
-    setting: dict[str, Value] = {}
-    for name in x.written:
-        value = x.attrs.get(name)
-        own = Item.make(InstanceDict.make(x.source), name, False)
-        if value is None:
-            if name in getattr(x.real, "__dict__", {}):
-                r.lines.append(f"del {target}.__dict__[{name!r}]")
-            elif hasattr(x.klass, name):
-                r.lines.append(f"{r.bind_const(object.__delattr__)}({target}, {name!r})")
-        elif not (isinstance(value, Mutable | TensorValue) and r.unchanged(value, own)):
-            setting[name] = value
-    _set_attrs(r, x, target, setting)
-
-
-def _write_iterator(r: Residual, x: IteratorValue) -> None:
-    assert x.source is not None
-    advanced(r, r.param(x.source), x.taken)
-
-
-def _write_cell(r: Residual, x: CellValue) -> None:
-    assert x.source is not None
-    target = r.param(x.source)
-    if x.contents is None:
-        r.lines.append(f"del {target}.cell_contents")
-    else:
-        r.lines.append(f"{target}.cell_contents = {r.expr(x.contents)}")
-
-
-_WRITERS: dict[type, Any] = {
-    ListValue: _write_list, GrowingList: _write_list, DictValue: _write_dict, SetValue: _write_set,
-    InstanceValue: _write_instance, CellValue: _write_cell, IteratorValue: _write_iterator,
-}  # fmt: skip
 
 
 def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Calls,
@@ -522,8 +257,8 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     modes: calls that set other modes. rest: the frames that go on; None if they have ended.
     """
     r = Residual(cap)
-    head = r.prologue()
     again = _runs_again(cap)
+    head = r.prologue(again)
     gone = [] if again else dropped(cap)
     call = r.graph_call() if head or cap.builder.numbers or again or gone or cap.locks else ""
     head += [f"{r.tensor(x)}.grad = None" for x in gone]  # the graph may need the memory
@@ -539,7 +274,7 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     for fn, args in modes:
         r.lines.append(f"{r.bind_const(fn)}(*{r.bind_const(args)})")
     call, calling = r.calling(call)
-    head += _or_eagerly(calling) if again else calling
+    head += _or_eagerly(calling, r.back()) if again else calling
     if not head and not r.lines and result == "outs[0]":
         return r.outputs, 0, None
     params = ["outs", *r.params.values()]
@@ -559,16 +294,17 @@ def _runs_again(cap: Capture) -> bool:
 
     It can, if the graph has written nothing.
     """
-    does = (*cap.effects, *cap.globals_written, *cap.class_writes,
+    does = (*cap.effects, *cap.globals_written, *cap.class_writes, *cap.generators,
             *(c for c in cap.changed if c.source is not None))  # fmt: skip
     needed = cap.in_block or (cap.builder.risky and (cap.handles_risk or len(does) > 0))
     return needed and cap.builder.n_calls > 0 and not cap.builder.mutated_inputs()
 
 
-def _or_eagerly(calling: list[str]) -> list[str]:
+def _or_eagerly(calling: list[str], back: list[str]) -> list[str]:
     """Statements that call the graph; if it fails, the frame runs eagerly instead."""
     return ["failed = False", "try:", *("    " + line for line in calling), "except Exception:",
-            "    failed = True", "if failed:", f"    return {EAGER}(None, *flat)"]  # fmt: skip
+            "    failed = True", "if failed:", *back,
+            f"    return {EAGER}(None, *flat)"]  # fmt: skip
 
 
 def _effects(r: Residual, grad_mode: bool) -> None:

@@ -35,6 +35,7 @@ from torchweld.capture.values.base import (
     TensorValue,
     TupleValue,
     Value,
+    is_plain,
 )
 from torchweld.frame.program import Dispatcher
 from torchweld.ir.guard import Guard
@@ -166,7 +167,7 @@ class Capture:
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True) -> None:  # fmt: skip
         self.frames: list[VFrame] = []
-        self.late = LateNumbers(varying.numbers, self.guard)
+        self.late = LateNumbers(varying.numbers, self.guard, self.loc)
         self.sizes = Sizes(varying, SizeEnv(self.loc))
         self.builder = GraphBuilder(self.late, self.sizes, self.force)
         self.builder.on_risk = self.note_risk
@@ -217,6 +218,9 @@ class Capture:
         self.wrapper: Callable[[Capture, object, Source], Value] | None = None
         self.caller: Callable[..., None] | None = None
         self.inner: Callable[..., Value] | None = None
+        self.user_keys: dict[int, list[Any]] = {}  # by their hash
+        self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
+        self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
         self.pure: list[int] = []  # ages from which on objects may be changed, innermost last
 
     # -------------------------------------------------------------- locations
@@ -253,7 +257,7 @@ class Capture:
             if made is not None:
                 self.deliver(made, cont)
                 return
-        if self.late.sources and type(fn) is Const and not kwargs:
+        if self.late.active and type(fn) is Const and not kwargs:
             number = self.late.call(fn, args)
             if number is not None:
                 self.deliver(number, cont)
@@ -301,6 +305,8 @@ class Capture:
             case DictValue():
                 for key, slot in value.items.items():
                     value.items[key] = self.unwrap(self.force(slot))
+            case InstanceValue() if isinstance(value.payload, Const):
+                return value.payload if is_plain(value) else value
             case InstanceValue() if value.payload is not None:
                 return value.payload
         return value

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import NOWHERE, Loc
-from torchweld.capture.values.base import CellValue, Const, InstanceValue, Value
+from torchweld.capture.values.base import CellValue, Const, DictValue, InstanceValue, Value
 from torchweld.frame.instr import Code
 from torchweld.ir.source import Source
 
@@ -50,6 +50,7 @@ class VFrame:
     on_raise: asked when an exception leaves the frame; True means that it was dealt with.
     exc: exceptions being handled, innermost last.
     names: of the body of a class statement, what it has defined.
+    scope: the dict that locals() has given.
     started: the number of the instruction that it is at, among all that the capture has run.
     """
 
@@ -66,6 +67,7 @@ class VFrame:
     on_yield: Cont | None = None
     function: Value | None = None
     names: dict[str, Value] | None = None
+    scope: DictValue | None = None
     started: int = 0
 
     def loc(self) -> Loc:

@@ -14,6 +14,7 @@ import torch
 
 from torchweld.capture.arrays.record import array_of, record
 from torchweld.capture.attrs import mro_lookup
+from torchweld.capture.late import LateNumber
 from torchweld.capture.numbers import is_graph_number
 from torchweld.capture.ops import payload, user_method
 from torchweld.capture.session import Capture
@@ -33,6 +34,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.capture.values.sequences import DequeValue
 from torchweld.capture.wrap import complete, need_frozen, set_order
 
 _SPECIAL = {"r": "__repr__", "s": "__str__", "a": "__repr__"}
@@ -45,7 +47,7 @@ def format_value(cap: Capture, x: Value, conversion: str | None, spec: str,
     if hook is not None and not conversion:
         cap.call(Const(hook), [x, Const(spec)], {}, cont)
         return
-    if isinstance(x, InstanceValue) and not conversion and payload(x) is x:
+    if isinstance(x, InstanceValue) and not conversion and (payload(x) is x or not spec):
         if spec and not issubclass(x.klass, BaseException):
             raise raised(TypeError, f"unsupported format string passed to {x.klass.__name__}"
                                     ".__format__")  # fmt: skip
@@ -68,15 +70,20 @@ def _plain_text(cap: Capture, x: Value, conversion: str | None, spec: str,
                 cont: Cont | None) -> None:  # fmt: skip
     if isinstance(x, LateText) and conversion in (None, "s") and not spec:
         cap.deliver(x, cont)
+    elif isinstance(x, LateNumber) and x.drawn:
+        cap.deliver(LateText([x, Const(conversion), Const(spec)]), cont)
     elif isinstance(x, TensorValue | ArrayValue):
         cap.deliver(LateText([snapshot(cap, x), Const(conversion), Const(spec)]), cont)
     elif is_graph_number(x):
         cap.deliver(LateText([x, Const(conversion), Const(spec)]), cont)
     elif isinstance(x, InstanceValue) and issubclass(x.klass, BaseException):
         name = "__repr__" if conversion in ("r", "a") else "__str__"
-        METHODS[(BaseException, name)](cap, [x], {}, lambda text: format_value(
+        owner = BaseExceptionGroup if issubclass(x.klass, BaseExceptionGroup) else BaseException
+        METHODS[(owner, name)](cap, [x], {}, lambda text: format_value(
             cap, text, None, spec, cont))  # fmt: skip
     else:
+        if isinstance(x, InstanceValue) and isinstance(x.payload, Const):
+            x = x.payload
         try:
             cap.deliver(Const(_constant_text(cap, x, conversion, spec)), cont)
         except NotConstant:
@@ -108,7 +115,10 @@ def _container_text(cap: Capture, x: Value, cont: Cont | None) -> None:
     """repr of a list, tuple or dict, item by item, since an item's text is the user's code."""
     opening, closing = "[", "]"
     items: list[Value] = []
-    if isinstance(x, ListValue | TupleValue) and x.cls() in (list, tuple):
+    if isinstance(x, DequeValue):
+        items = list(cap.force_items(x.items))
+        opening, closing = "deque([", f"], maxlen={x.maxlen})" if x.maxlen is not None else "])"
+    elif isinstance(x, ListValue | TupleValue) and x.cls() in (list, tuple):
         items = list(cap.force_items(x.items))
         if isinstance(x, TupleValue):
             opening, closing = "(", ",)" if len(items) == 1 else ")"

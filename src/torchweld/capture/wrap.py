@@ -10,6 +10,7 @@ import gc
 import operator
 import re
 import types
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,17 +20,26 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from torchweld.base.registry import Registry
 from torchweld.capture.kernels import is_kernel
+from torchweld.capture.namespaces import is_globals, open_globals
 from torchweld.capture.originals import watch_original
+from torchweld.capture.predicates import Equals, SameBase, SameElements
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
+from torchweld.capture.subclasses import (
+    SETS,
+    SIMPLE,
+    base_of,
+    base_value,
+    given_simple,
+)
 from torchweld.capture.tensor_keys import read_under_tensor
+from torchweld.capture.user_keys import UserKey, user_key
 from torchweld.capture.values.base import (
     ArrayValue,
     BoundValue,
     CellValue,
     Const,
     DictValue,
-    GrowingList,
     IdKey,
     InstanceValue,
     Lazy,
@@ -45,9 +55,11 @@ from torchweld.capture.values.base import (
     Value,
     hash_key,
 )
+from torchweld.capture.values.sequences import DequeValue, GrowingList
+from torchweld.capture.weak_keys import weak_key
 from torchweld.frame.points import CALLEE
 from torchweld.frame.program import tensor_codes
-from torchweld.ir.source import Attr, CellContents, InstanceDict, Item, Local, Source
+from torchweld.ir.source import Applied, Attr, CellContents, InstanceDict, Item, Local, Source
 
 Wrapper = Callable[[Capture, Any, Source], Value]
 WRAPPERS: Registry[type, Wrapper] = Registry("wrappers by exact type")
@@ -126,29 +138,8 @@ def by_identity(cap: Capture, obj: object, source: Source) -> Value:
 
 
 def _equal(cap: Capture, obj: object, source: Source) -> Value:
-    cap.guard("predicate", source, _Equals(obj))
+    cap.guard("predicate", source, Equals(obj))
     return Const(obj, source)
-
-
-class _Equals:
-    """Answers whether a value has the type and value that it had at capture."""
-
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: object) -> None:
-        self.obj = obj
-
-    def __call__(self, other: object) -> bool:
-        return type(other) is type(self.obj) and bool(other == self.obj)
-
-    def __hash__(self) -> int:
-        return hash(type(self.obj))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Equals) and self(other.obj)
-
-    def __repr__(self) -> str:
-        return f"== {self.obj!r}"
 
 
 def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
@@ -189,6 +180,14 @@ def _list(cap: Capture, obj: list[object], source: Source) -> Value:
     return ListValue(_items_of(cap, obj, source), source, obj)
 
 
+def _deque(cap: Capture, obj: collections.deque[object], source: Source) -> Value:
+    """A deque: guards can index a tuple of it."""
+    cap.guard("type", source, collections.deque)
+    cap.guard("equal", Attr.make(source, "maxlen"), obj.maxlen)
+    items = Applied.make(source, tuple)
+    return DequeValue([], obj.maxlen, lambda: _items_of(cap, tuple(obj), items), source, obj)
+
+
 def _is_handed_over(source: Source) -> bool:
     """Whether a value is part of the state with which the rest of a frame is called."""
     inner = isinstance(source, Item)
@@ -197,7 +196,7 @@ def _is_handed_over(source: Source) -> bool:
     return isinstance(source, Local) and (not inner or source.name == CALLEE[1])
 
 
-def _items_of(cap: Capture, obj: list[object], source: Source) -> list[Slot]:
+def _items_of(cap: Capture, obj: list[Any] | tuple[Any, ...], source: Source) -> list[Slot]:
     cap.guard("length", source, len(obj))
     return _lazy_items(obj, source)
 
@@ -214,6 +213,8 @@ def _lazy_items(obj: list[Any] | tuple[Any, ...], source: Source) -> list[Slot]:
 
 
 def _dict(cap: Capture, obj: dict[object, object], source: Source) -> Value:
+    if is_globals(obj):
+        return open_globals(cap, obj, source)
     cap.guard("type", source, type(obj))
     value = DictValue(type(obj), source, obj)
     if isinstance(obj, collections.defaultdict):
@@ -221,47 +222,23 @@ def _dict(cap: Capture, obj: dict[object, object], source: Source) -> Value:
     return value
 
 
-def _set(cap: Capture, obj: set[object], source: Source) -> Value:
+def _set(cap: Capture, obj: set[object] | frozenset[object], source: Source) -> Value:
     """Sets have no order to index, so their elements must be constants, guarded as a whole."""
-    value = SetValue(type(obj), source, obj)
-    for element in obj:
-        if not _hashable_constant(element) and not isinstance(element, types.FunctionType):
-            raise refuse("W107", f"set {source.text()} holds {type(element).__name__}", cap.loc())
-        value.items[element] = Const(element)
-    cap.guard("predicate", source, _SameElements(type(obj), tuple(obj)))
+    base: Any = set if isinstance(obj, set) else frozenset
+    value = SetValue(base, source, obj)
+    for element in base.__iter__(obj):
+        item = Const(element) if _hashable_constant(element) else wrap_key(cap, element)
+        value.items[file_key(cap, item)] = item
+    cap.guard("predicate", source, SameElements(type(obj), tuple(obj)))
     return value
-
-
-class _SameElements:
-    """Answers whether a set has the same elements, of the same types, in the same order."""
-
-    __slots__ = ("items", "kind")
-
-    def __init__(self, kind: type, items: tuple[object, ...]) -> None:
-        self.kind = kind
-        self.items = items
-
-    def __call__(self, other: object) -> bool:
-        return type(other) is self.kind and len(other) == len(self.items) and all(  # type: ignore[arg-type]
-            type(a) is type(b) and a == b for a, b in zip(other, self.items)  # type: ignore[call-overload]  # noqa: B905
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.kind, self.items))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameElements) and other.kind is self.kind and (
-            other.items == self.items)  # fmt: skip
-
-    def __repr__(self) -> str:
-        return f"== {self.items!r}"
 
 
 def set_order(cap: Capture, x: SetValue) -> list[Value]:
     """The elements in the order in which Python goes through them."""
     if len(x.items) < 2 or (x.real is not None and not x.changed):
         return list(x.items.values())
-    if x.twin is None or not all(_hashable_constant(k) or callable(k) for k in x.twin):
+    if x.twin is None or not all(_hashable_constant(k) or callable(k) or isinstance(k, UserKey)
+                                 for k in x.twin):  # fmt: skip
         raise refuse("W107", "the order of a set's elements is not known", cap.loc())
     return [x.items[k] for k in x.twin]
 
@@ -387,11 +364,14 @@ def _instance(cap: Capture, obj: object, source: Source) -> Value:
     elif isinstance(obj, tuple):
         cap.guard("length", source, len(obj))
         value.payload = TupleValue(_lazy_items(obj, source), kind, source)
-    elif isinstance(obj, int | float | str | bytes) and not getattr(obj, "__dict__", None):
+    elif isinstance(obj, SIMPLE) and not getattr(obj, "__dict__", None):
         del cap.objects[id(obj)]
-        return _equal(cap, obj, source)
-    elif isinstance(obj, int | float | str | bytes | set | frozenset):
-        raise refuse("W107", f"{source.text()}: instance of {kind.__name__}", cap.loc())
+        cap.guard("predicate", source, SameBase(base_of(kind), base_value(obj)))
+        return Const(obj, source)
+    elif isinstance(obj, SIMPLE):
+        value = cap.objects[id(obj)] = given_simple(cap, obj, source)
+    elif isinstance(obj, SETS):
+        value.payload = _set(cap, obj, source)
     return value
 
 
@@ -402,7 +382,9 @@ def _exception(cap: Capture, obj: BaseException, source: Source) -> Value:
     own = any("__init__" in vars(k) for k in kind.__mro__ if k.__flags__ & (1 << 9))
     made = (UserException if own else InstanceValue)(kind, source, obj)
     cap.objects[id(obj)] = made
-    made.attrs["args"] = cap.wrap(obj.args, Attr.make(source, "args"))
+    parts = ("args", "message", "exceptions") if isinstance(obj, BaseExceptionGroup) else ("args",)
+    for name in parts:
+        made.attrs[name] = cap.wrap(getattr(obj, name), Attr.make(source, name))
     return made
 
 
@@ -447,9 +429,11 @@ def wrap_key(cap: Capture, key: object) -> Value:
     """A dict key as a Value: constants, objects hashed by identity, frozen data classes."""
     if isinstance(key, tuple) and _hashable_constant(key):
         return TupleValue([wrap_key(cap, k) for k in key], type(key))
-    if _hashable_constant(key) or isinstance(key, types.FunctionType | types.ModuleType):
+    if _hashable_constant(key) or isinstance(
+            key, types.FunctionType | types.ModuleType | weakref.ref):  # fmt: skip
         return Const(key)
-    if type(key).__hash__ is object.__hash__ or _hashes_by_fields(type(key)):
+    written = type(key).__hash__
+    if written is object.__hash__ or isinstance(written, types.FunctionType):
         return cap.wrap(key, cap.pin(key))
     raise refuse("W107", f"dict key of type {type(key).__name__}", cap.loc())
 
@@ -497,8 +481,13 @@ def file_key(cap: Capture, x: Value) -> object:
     return hash_key(x)
 
 
+_KEYED = ("__hash__", "__eq__")
+
+
 def _instance_key(cap: Capture, x: InstanceValue) -> object:
     kind = x.klass
+    if kind is weakref.ref:
+        return weak_key(cap, x)
     if kind.__hash__ is None:
         raise TypeError(f"unhashable type: '{kind.__name__}'")
     if _hashes_by_fields(kind):
@@ -512,9 +501,14 @@ def _instance_key(cap: Capture, x: InstanceValue) -> object:
                 assert value is not None
                 fields.append(file_key(cap, value))
         return FieldsKey(kind, tuple(fields))
-    if any(getattr(kind, n) is not getattr(object, n) for n in ("__hash__", "__eq__")):
-        raise refuse("W107", f"a {kind.__name__} with its own __hash__ or __eq__ as a key",
-                     cap.loc())  # fmt: skip
+    box = x.payload
+    if box is not None and all(getattr(kind, n) is getattr(box.cls(), n) for n in _KEYED):
+        return file_key(cap, box)
+    if any(getattr(kind, n) is not getattr(object, n) for n in _KEYED):
+        if not any(isinstance(getattr(kind, n), types.FunctionType) for n in _KEYED):
+            raise refuse("W107", f"a {kind.__name__} as a key", cap.loc())
+        cap.unguarded += 1
+        return user_key(cap, x)
     cap.unguarded += 1
     return hash_key(x)
 
@@ -531,7 +525,7 @@ def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
         value = d.items[filed] = cap.force(slot)
         cap.touched.append(value)
         return value
-    if isinstance(filed, FieldsKey | tuple) and not d.complete:
+    if isinstance(filed, FieldsKey | UserKey | tuple) and not d.complete:
         complete(cap, d)
         slot = d.items.get(filed)
         return cap.force(slot) if slot is not None else None
@@ -557,7 +551,7 @@ def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:
 def has_key(cap: Capture, d: DictValue, filed: object) -> bool:
     """Whether a dict has a key: a question that does not depend on the value."""
     known = filed in d.items or d.complete or filed in d.absent
-    if known or isinstance(filed, FieldsKey | tuple | IdKey):
+    if known or isinstance(filed, FieldsKey | UserKey | tuple | IdKey):
         return read_key(cap, d, filed) is not None
     assert isinstance(d.real, dict)
     if not dict.__contains__(d.real, filed):
@@ -570,6 +564,7 @@ for _type in IDENTITY:
     if _type not in (types.FunctionType, types.BuiltinFunctionType):  # outside.py
         WRAPPERS.add(_type, by_identity)
 WRAPPERS.add(list, _list)
+WRAPPERS.add(collections.deque, _deque)
 WRAPPERS.add(tuple, _tuple)
 WRAPPERS.add(torch.Size, _tuple)
 WRAPPERS.add(dict, _dict)

@@ -12,27 +12,34 @@ from torchweld.capture.functions import (
     containers,
     control_flow,
     effects,
+    exception_groups,
     exceptions,
     hooks,
     iterators,
     locks,
     objects,
+    on_constants,
     optimizers,
+    owned,
     queues,
+    random_draws,
+    scopes,
     sets,
     stdlib,
     texts,
     torch_calls,
     torch_state,
     transforms,
+    weak_references,
     whole,
 )
 
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
-    "checkpoints", "classes", "containers", "control_flow", "effects", "exceptions", "hooks",
-    "iterators", "locks", "objects", "optimizers", "queues", "sets", "stdlib", "texts",
-    "torch_calls", "torch_state", "transforms", "whole",
+    "checkpoints", "classes", "containers", "control_flow", "effects", "exception_groups",
+    "exceptions", "hooks", "iterators", "locks", "objects", "on_constants", "optimizers", "owned",
+    "queues", "random_draws", "scopes", "sets", "stdlib", "texts", "torch_calls", "torch_state",
+    "transforms", "weak_references", "whole",
 ]  # fmt: skip
 
 whole.register()

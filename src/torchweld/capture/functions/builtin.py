@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,6 @@ from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
 from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.identity import same
-from torchweld.capture.instances import vars_of
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
 from torchweld.capture.numbers import item
 from torchweld.capture.ops import (
@@ -203,15 +203,6 @@ def delattr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
     cap.deliver(Const(None), cont)
 
 
-@function(vars)
-def vars_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    if not args:
-        raise refuse("W107", "vars() of the frame", cap.loc())
-    if not isinstance(args[0], InstanceValue):
-        raise refuse("W107", f"vars() of {args[0].cls().__name__}", cap.loc())
-    cap.deliver(vars_of(cap, args[0]), cont)
-
-
 @function(callable)
 def callable_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     (x,) = args
@@ -266,12 +257,22 @@ def id_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 def hash_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     hook = user_method(cap, args[0], "__hash__")
     if hook is not None:
-        cap.call(Const(hook), args, {}, cont)
+        cap.call(Const(hook), args, {}, lambda found: cap.deliver(_hash_of(found), cont))
         return
     try:
         cap.deliver(real_call(hash, constant(cap.unwrap(args[0]))), cont)
     except NotConstant:
         raise refuse("W107", f"hash of {args[0].cls().__name__}", cap.loc()) from None
+
+
+def _hash_of(found: Value) -> Value:
+    """What Python makes of the result of a user's __hash__."""
+    if not isinstance(found, Const) or not isinstance(found.obj, int):
+        raise raised(TypeError, "__hash__ method should return an integer")
+    number = int(found.obj)
+    if not -sys.maxsize - 1 <= number <= sys.maxsize:
+        number = hash(number)
+    return Const(-2 if number == -1 else number)
 
 
 @function(repr)
@@ -326,7 +327,8 @@ def _tensor_or_real(cap: Capture, real: Any, on_tensor: Any, args: Args, kwargs:
         return
     try:
         named = {k: constant(v) for k, v in kwargs.items()}
-        cap.deliver(real_call(lambda *a: real(*a, **named), *(constant(a) for a in args)), cont)
+        values = [constant(payload(a)) for a in args]
+        cap.deliver(real_call(lambda *a: real(*a, **named), *values), cont)
     except NotConstant:
         raise refuse("W107", f"{real.__name__} of {args[0].cls().__name__}", cap.loc()) from None
 
@@ -344,11 +346,6 @@ def _extreme(larger: bool) -> CallHandler:
 
 FUNCTIONS.add(max, _extreme(True))
 FUNCTIONS.add(min, _extreme(False))
-
-
-@function(globals, locals, input, open, exec, eval, compile, dir)
-def _unsupported(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    raise refuse("W106", "a builtin that looks at or changes the frame or the system", cap.loc())
 
 
 # ---------------------------------------------------------------------- classes
@@ -376,7 +373,8 @@ def super_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 @klass(type)
 def type_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if len(args) != 1:
-        raise refuse("W107", "a class made by type()", cap.loc())
+        FUNCTIONS[type.__new__](cap, [Const(type), *args], kwargs, cont)
+        return
     cap.deliver(Const(args[0].cls()), cont)
 
 
@@ -401,7 +399,7 @@ def _number(kind: type, special: str) -> CallHandler:
             return
         try:
             named = {k: constant(v) for k, v in kwargs.items()}
-            real = [constant(a) for a in args]
+            real = [constant(payload(a)) for a in args]
         except NotConstant:
             raise refuse("W107", f"{kind.__name__}() of {args[0].cls().__name__}",
                          cap.loc()) from None  # fmt: skip
@@ -466,6 +464,7 @@ def _unary_function(symbol: str) -> CallHandler:
 
 for _symbol, (_fn, _, _) in BINARY.items():
     FUNCTIONS.add(_fn, _binary_function(_symbol))
+FUNCTIONS.add(operator.iconcat, _binary_function("+="))
 for _symbol, (_fn, _, _) in COMPARE.items():
     FUNCTIONS.add(_fn, _compare_function(_symbol))
 for _symbol, (_fn, _) in UNARY.items():

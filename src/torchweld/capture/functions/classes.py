@@ -5,6 +5,7 @@ The body is interpreted like any other code; then the class is made for real (pr
 
 from __future__ import annotations
 
+import abc
 import builtins
 import collections
 import dataclasses
@@ -16,27 +17,34 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torchweld.capture.attrs import MISSING, mro_lookup
+from torchweld.capture.attrs import MISSING, mro_lookup, owner_of
+from torchweld.capture.attrs_write import set_private_attr
 from torchweld.capture.calls import push_frame
+from torchweld.capture.class_writes import set_class_attr
+from torchweld.capture.ops import payload
 from torchweld.capture.private import keep, real_cell, real_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
-from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, CallHandler, function
+from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, CallHandler, function, method
 from torchweld.capture.values.base import (
+    NONE,
     CellValue,
     Const,
+    DictValue,
     FunctionValue,
+    InstanceValue,
     PartialValue,
+    TupleValue,
     Value,
 )
+from torchweld.capture.wrap import complete
 from torchweld.frame.decode import decode
 
 Args = list[Value]
 Kwargs = dict[str, Value]
 
 _TRUSTED = frozenset((*sys.stdlib_module_names, "torch", "typing_extensions")) - {"__main__"}
-# methods that run while a class is made: those of the user's may do anything
-_RUN_BY_TYPE = ("__init_subclass__", "__mro_entries__")
+# methods that run while an enum is made: those of the user's may do anything
 _RUN_BY_ENUM = ("__new__", "__init__", "_generate_next_value_", "_missing_")
 
 
@@ -47,43 +55,175 @@ def build_class(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
     if not isinstance(body, FunctionValue) or not isinstance(name, Const):
         raise refuse("W107", "a class statement whose body is no function", cap.loc())
     given = tuple(real_of(cap, b) for b in bases)
-    named = {k: real_of(cap, v) for k, v in kwargs.items()}
     for base in given:
-        _need_trusted(cap, type(base), _RUN_BY_TYPE)
+        if not isinstance(base, type):
+            _need_trusted(cap, type(base), ("__mro_entries__",))
     resolved = types.resolve_bases(given)
-    meta, namespace, named = _real(cap, types.prepare_class, str(name.obj), resolved, named)
-    for base in (*meta.__mro__, *type(meta).__mro__):
-        _need_trusted_class(cap, base)
-    for base in resolved:
-        _need_trusted(cap, base, _RUN_BY_TYPE)
+    named = dict(kwargs)
+    meta = _metaclass(cap, resolved, named.pop("metaclass", None))
 
-    def made(_: Value) -> None:
-        if resolved is not given:
-            namespace["__orig_bases__"] = given
-        cap.deliver(_make(cap, meta, str(name.obj), resolved, namespace, names, named), cont)
+    def begin(prepared: Any, names: dict[str, Value]) -> None:
+        def made(_: Value) -> None:
+            if resolved is not given:
+                names["__orig_bases__"] = TupleValue([Const(b) for b in given])
+            if not _is_trusted(meta):
+                _call_metaclass(cap, meta, name, resolved, names, named, cont)
+                return
+            plan = Plan(meta, meta, str(name.obj), resolved, prepared)
+            make(cap, plan, names, named, cont)
 
+        _run_body(cap, body, names, made)
+
+    hook = mro_lookup(meta, "__prepare__")
+    if isinstance(hook, classmethod) and isinstance(hook.__func__, types.FunctionType) and (
+            not _is_trusted(owner_of(meta, "__prepare__"))):  # fmt: skip
+        prepare = [Const(meta), name, TupleValue([Const(b) for b in resolved])]
+        cap.call(Const(hook.__func__), list(prepare), named,
+                 lambda found: begin({}, _names_of(cap, found)))  # fmt: skip
+        return
+    begin(_real(cap, meta.__prepare__, str(name.obj), resolved), {})
+
+
+def _metaclass(cap: Capture, bases: tuple[Any, ...], given: Value | None) -> Any:
+    meta = real_of(cap, given) if given is not None else type(bases[0]) if bases else type
+    if not isinstance(meta, type):
+        raise refuse("W107", "a metaclass that is no class", cap.loc())
+    return _real(cap, types._calculate_meta, meta, bases)  # type: ignore[attr-defined]
+
+
+def _names_of(cap: Capture, found: Value) -> dict[str, Value]:
+    """What `__prepare__` has given, which must be a plain dict."""
+    if type(found) is not DictValue or found.kind is not dict or found.source is not None:
+        raise refuse("W107", f"a {found.cls().__name__} as the namespace of a class", cap.loc())
+    return {str(k): cap.force(v) for k, v in found.items.items()}
+
+
+def _run_body(cap: Capture, body: FunctionValue, names: dict[str, Value], made: Cont) -> None:
     code = decode(body.code)
     assert isinstance(body.globals, Const)
     assert isinstance(body.globals.obj, dict)
     cells = dict(zip(code.freevars, body.closure, strict=True))
     push_frame(cap, code, body.globals.obj, {}, cells, made, None, body)
-    names: dict[str, Value] = {}
     cap.top.names = names
 
 
-def _make(cap: Capture, meta: Any, name: str, bases: tuple[Any, ...], namespace: Any,
-          names: dict[str, Value], named: dict[str, Any]) -> Value:  # fmt: skip
+def _call_metaclass(cap: Capture, meta: Any, name: Value, bases: tuple[Any, ...],
+                    names: dict[str, Value], named: Kwargs, cont: Cont | None) -> None:  # fmt: skip
+    """meta(name, bases, namespace): the metaclass is the user's, and interpreted."""
+    space = DictValue(dict)
+    space.items.update(names)
+    space.keys.update({k: Const(k) for k in names})
+    cap.call(Const(meta), [name, TupleValue([Const(b) for b in bases]), space], named, cont)
+
+
+# --------------------------------------------------------------------------- making the class
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plan:
+    """A class to be made. create: what makes it of a name, bases and a namespace."""
+
+    create: Callable[..., Any]
+    meta: Any
+    name: str
+    bases: tuple[Any, ...]
+    namespace: Any
+
+
+class Silent:
+    """Comes before the bases of a class while it is made, so that nothing of the user's runs."""
+
+    def __init_subclass__(cls, **kwargs: object) -> None: ...
+
+
+def make(cap: Capture, plan: Plan, names: dict[str, Value], named: Kwargs,
+         cont: Cont | None) -> None:  # fmt: skip
+    """Make a class for real, then run what Python runs of the user's: `__set_name__` of its
+    attributes, `__init_subclass__` of its bases."""
     own_cell = names.get("__classcell__")
-    if issubclass(meta, enum.EnumMeta):
-        _check_enum(cap, bases, names)
+    if issubclass(plan.meta, enum.EnumMeta):
+        _check_enum(cap, plan.bases, names)
+    jobs: list[tuple[Any, Args, Kwargs]] = []
     for key, value in names.items():
         real = real_cell(cap, value) if isinstance(value, CellValue) else real_of(cap, value)
-        _need_trusted(cap, type(real), ("__set_name__",))
-        namespace[key] = real
-    kind = keep(cap, _real(cap, meta, name, bases, namespace, **named))
+        plan.namespace[key] = real
+        hook = mro_lookup(value.cls(), "__set_name__")
+        if isinstance(hook, types.FunctionType) and isinstance(value, InstanceValue):
+            jobs.append((hook, [value], {"owner": NONE, "name": Const(key)}))
+        else:
+            _need_trusted(cap, type(real), ("__set_name__",))
+    kind = keep(cap, _created(cap, plan, named, jobs))
     if isinstance(own_cell, CellValue):
         own_cell.contents = Const(kind)
-    return Const(kind)
+
+    def step(_: Value | None) -> None:
+        if not jobs:
+            cap.deliver(Const(kind), cont)
+            return
+        hook, given, more = jobs.pop(0)
+        if "owner" in more and given:
+            cap.call(Const(hook), [*given, Const(kind), more["name"]], {}, step)
+        else:
+            cap.call(Const(hook), [Const(kind)], more, step)
+
+    step(None)
+
+
+def _created(cap: Capture, plan: Plan, named: Kwargs, jobs: list[tuple[Any, Args, Kwargs]]) -> Any:
+    """The class. A user's `__init_subclass__` that has not run is added to `jobs`."""
+    owner = next((b for b in _real(cap, _order_of, plan.bases) if "__init_subclass__" in vars(b)),
+                 object)  # fmt: skip
+    if _is_trusted(owner):
+        given = {k: real_of(cap, v) for k, v in named.items()}
+        return _real(cap, plan.create, plan.name, plan.bases, plan.namespace, **given)
+    kind = _real(cap, plan.create, plan.name, (Silent, *plan.bases), plan.namespace)
+    _real(cap, setattr, kind, "__bases__", plan.bases)
+    hook = vars(owner)["__init_subclass__"]
+    jobs.append((hook.__func__ if isinstance(hook, classmethod) else hook, [], named))
+    return kind
+
+
+def _order_of(bases: tuple[Any, ...]) -> tuple[type, ...]:
+    """In which order attributes are looked up in a class with these bases."""
+    if len(bases) < 2:
+        return bases[0].__mro__ if bases else (object,)
+    metas = [type(b) for b in bases]
+    meta = next(m for m in metas if all(issubclass(m, other) for other in metas))
+    made: type = type.__new__(meta, "_", (Silent, *bases), {})
+    return made.__mro__[2:]
+
+
+@method(type, "__new__")
+@function(type.__new__)
+def type_new(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """type.__new__(meta, name, bases, namespace), reached by metaclasses and by type()."""
+    meta, name, bases, space = args
+    space = payload(space)
+    if not (isinstance(meta, Const) and isinstance(meta.obj, type) and isinstance(name, Const)
+            and isinstance(bases, TupleValue) and isinstance(space, DictValue)):  # fmt: skip
+        raise refuse("W107", "a class of such arguments", cap.loc())
+    real_bases = tuple(real_of(cap, b) for b in cap.force_items(bases.items))
+    if _metaclass(cap, real_bases, meta) is not meta.obj:
+        raise refuse("W107", "a class whose bases have another metaclass", cap.loc())
+    complete(cap, space)
+    names = {str(k): cap.force(v) for k, v in space.items.items()}
+    names.setdefault("__module__", Const(cap.top.globals.get("__name__")))
+    create = functools.partial(type.__new__, meta.obj)
+    make(cap, Plan(create, meta.obj, str(name.obj), real_bases, {}), names, kwargs, cont)
+
+
+@method(type, "__init__")
+def type_init(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(NONE, cont)
+
+
+@method(type, "__setattr__")
+def type_setattr(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    kind, name, value = args
+    if not isinstance(kind, Const) or not isinstance(name, Const):
+        raise refuse("W106", "assignment to an attribute of a class", cap.loc())
+    outside = isinstance(kind.obj, type) and not cap.private.has(kind.obj)
+    if not outside or not set_class_attr(cap, kind.obj, str(name.obj), value):  # type: ignore[arg-type]
+        set_private_attr(cap, kind, str(name.obj), value)
+    cap.deliver(NONE, cont)
 
 
 def _check_enum(cap: Capture, bases: Iterable[type], names: dict[str, Value]) -> None:
@@ -116,6 +256,11 @@ def _need_trusted(cap: Capture, kind: type, names: Iterable[str]) -> None:
             _need_trusted_class(cap, owner)
 
 
+def _is_trusted(kind: type) -> bool:
+    meta: type = type(kind)
+    return all(k.__module__.split(".")[0] in _TRUSTED for k in (*kind.__mro__, *meta.__mro__))
+
+
 def _need_trusted_class(cap: Capture, kind: type) -> None:
     if kind.__module__.split(".")[0] not in _TRUSTED:
         raise refuse("W107", f"a class statement that runs code of {kind.__name__}", cap.loc())
@@ -133,11 +278,16 @@ def _run_for_real(fn: Any) -> CallHandler:
     return handler
 
 
-for _kind in (property, staticmethod, classmethod, functools.cached_property, enum.auto):
+_made_for_real: tuple[Any, ...] = (
+    property, staticmethod, classmethod, functools.cached_property, enum.auto, typing.TypeVar,
+    typing.ParamSpec,
+)  # fmt: skip
+for _kind in _made_for_real:
     CLASSES.add(_kind, _run_for_real(_kind))
 for _name in ("getter", "setter", "deleter"):
     METHODS.add((property, _name), _run_for_real(getattr(property, _name)))
 FUNCTIONS.add(dataclasses.field, _run_for_real(dataclasses.field))
+FUNCTIONS.add(abc._abc_init, _run_for_real(abc._abc_init))  # type: ignore[attr-defined]
 
 
 @function(collections.namedtuple)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from torchweld.capture.functions.owned import print_to, run_owned
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.strings import snapshot, texts_of
@@ -17,12 +18,14 @@ from torchweld.capture.values.base import (
     DictValue,
     InstanceValue,
     LateText,
+    ListValue,
     NotConstant,
     TupleValue,
     Value,
     boolean,
     constant,
 )
+from torchweld.capture.values.owned import OwnedValue
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -58,6 +61,7 @@ def _join(parts: tuple[Any, ...]) -> str:
 def print_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     file = kwargs.get("file", Const(None))
     real = file.obj if isinstance(file, Const) else getattr(file, "real", file)
+    real = file.twin if isinstance(file, OwnedValue) else real
     if not isinstance(real, io.TextIOBase | None):
         raise refuse("W106", f"print to a {file.cls().__name__}", cap.loc())
     try:
@@ -65,7 +69,14 @@ def print_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     except NotConstant:
         raise refuse("W106", "print with a separator that is not constant", cap.loc()) from None
 
+    named_values = DictValue(dict)
+    for key, item in named.items():
+        named_values.items[key], named_values.keys[key] = Const(item), Const(key)
+
     def write(texts: list[Value]) -> None:
+        if isinstance(file, OwnedValue):
+            run_owned(cap, print_to, [file, ListValue(list(texts)), named_values], {}, cont)
+            return
         perform(cap, print, texts, {**{k: Const(v) for k, v in named.items()}, "file": file})
         cap.deliver(Const(None), cont)
 

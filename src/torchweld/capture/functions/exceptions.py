@@ -13,6 +13,7 @@ from torchweld.capture.values.base import (
     NONE,
     Const,
     InstanceValue,
+    ListValue,
     NotConstant,
     TupleValue,
     Value,
@@ -67,19 +68,30 @@ def exception_text(cap: Capture, exc: InstanceValue, as_repr: bool) -> str:
     return exc.klass.__name__ + repr(real)[len(base.__name__) :]
 
 
-@method(KINDS, "__str__")
+_PLAIN = tuple(k for k in KINDS if not issubclass(k, BaseExceptionGroup))
+
+
+@method(_PLAIN, "__str__")
 def exception_str(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     cap.deliver(Const(exception_text(cap, _exception(cap, args[0]), False)), cont)
 
 
-@method(KINDS, "__repr__")
+@method(_PLAIN, "__repr__")
 def exception_repr(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     cap.deliver(Const(exception_text(cap, _exception(cap, args[0]), True)), cont)
 
 
 @method(BaseException, "add_note")
 def add_note(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    raise refuse("W107", "a note on an exception", cap.loc())
+    exc = _exception(cap, args[0])
+    if exc.real is not None or args[1].cls() is not str:
+        raise refuse("W107", "a note on an exception from outside", cap.loc())
+    notes = exc.attrs.get("__notes__")
+    if notes is None:
+        notes = exc.attrs["__notes__"] = ListValue([])
+    assert isinstance(notes, ListValue)
+    notes.items.append(args[1])
+    cap.deliver(Const(None), cont)
 
 
 @function(sys.exc_info)

@@ -34,12 +34,22 @@ Kwargs = dict[str, Value]
 
 
 def _class_polyfill(kind: Any, fn: Any) -> None:
-    value = Const(fn)
-
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        cap.call(value, args, kwargs, cont)
+        _call_as(cap, kind, fn, args, kwargs, cont)
 
     CLASSES.add(kind, handler)
+
+
+def _call_as(cap: Capture, kind: type, fn: Any, args: Args, kwargs: Kwargs,
+             cont: Cont | None) -> None:  # fmt: skip
+    """Call a generator function whose generators stand for iterators of another class."""
+
+    def named(made: Value) -> None:
+        assert isinstance(made, GeneratorValue)
+        made.kind = kind
+        cap.deliver(made, cont)
+
+    cap.call(Const(fn), args, kwargs, named)
 
 
 for _kind, _fn in (
@@ -64,13 +74,13 @@ polyfill(functools.cmp_to_key, polyfills.cmp_to_key_)
 
 @method(itertools.chain, "from_iterable")
 def chain_from_iterable(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.call(Const(polyfills.chain_from_iterable), args[-1:], {}, cont)
+    _call_as(cap, itertools.chain, polyfills.chain_from_iterable, args[-1:], {}, cont)
 
 
 @klass(itertools.repeat)
 def repeat(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if len(args) > 1 or "times" in kwargs:
-        cap.call(Const(polyfills.repeat_), args, kwargs, cont)
+        _call_as(cap, itertools.repeat, polyfills.repeat_, args, kwargs, cont)
     else:
         cap.deliver(IteratorValue(lambda: args[0], itertools.repeat), cont)
 
@@ -97,9 +107,19 @@ def reversed_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
                 return view.of.keys[key]
             return value if view.what == "values" else TupleValue([view.of.keys[key], value])
 
-        cap.deliver(IteratorValue(step, reversed), cont)
+        cap.deliver(IteratorValue(step, _REVERSED_VIEWS[view.what]), cont)
         return
-    cap.call(Const(polyfills.reversed_), [x], {}, cont)
+    kind = next((type(reversed(k())) for k in _REVERSIBLE if box.cls() is k), reversed)
+    if isinstance(x, Const) and type(x.obj) is range:
+        kind = type(iter(range(0)))
+    _call_as(cap, kind, polyfills.reversed_, [x], {}, cont)
+
+
+_REVERSIBLE: tuple[Any, ...] = (list, collections.deque)
+_REVERSED_VIEWS: dict[str, type] = {
+    "keys": type(reversed({})), "values": type(reversed({}.values())),
+    "items": type(reversed({}.items())),
+}  # fmt: skip
 
 
 @method((types.GeneratorType, types.CoroutineType), "send")

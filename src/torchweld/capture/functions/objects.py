@@ -42,13 +42,18 @@ def _new(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         collect(cap, args[1], lambda items: cap.deliver(new_instance(
             cap, kind.obj, [TupleValue(list(items))]), cont))  # fmt: skip
         return
+    if issubclass(kind.obj, frozenset) and len(args) > 1:
+        collect(cap, args[1], lambda items: cap.deliver(new_instance(
+            cap, kind.obj, [TupleValue(list(items))]), cont))  # fmt: skip
+        return
     if kind.obj.__flags__ & (1 << 9):
         cap.deliver(new_instance(cap, kind.obj, args[1:]), cont)
         return
     construct(cap, kind, kind.obj, args[1:], kwargs, cont, None)
 
 
-for _base in (object, dict, list, tuple, collections.OrderedDict, collections.defaultdict):
+for _base in (object, dict, list, tuple, collections.OrderedDict, collections.defaultdict, int,
+              float, str, bytes, set, frozenset):  # fmt: skip
     if _base.__new__ not in FUNCTIONS:
         FUNCTIONS.add(_base.__new__, _new)
 

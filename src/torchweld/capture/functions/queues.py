@@ -1,30 +1,25 @@
-"""collections.deque, operator.itemgetter and its kin, weak references."""
+"""collections.deque, operator.itemgetter and its kin."""
 
 from __future__ import annotations
 
 import collections
 import operator
-import weakref
 from typing import Any
 
 from torchweld.capture import polyfills
 from torchweld.capture.attrs import from_python
 from torchweld.capture.functions.containers import collect
-from torchweld.capture.instances import TARGET
-from torchweld.capture.ops import length
+from torchweld.capture.ops import changed, length
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import CLASSES, METHODS, klass, method
 from torchweld.capture.values.base import (
     Const,
-    DequeValue,
-    InstanceValue,
-    Mutable,
     NotConstant,
     Value,
     constant,
 )
-from torchweld.ir.source import Applied
+from torchweld.capture.values.sequences import DequeValue
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -33,7 +28,7 @@ Kwargs = dict[str, Value]
 # ------------------------------------------------------------------------ deque
 @klass(collections.deque)
 def make_deque(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """A deque made in the frame. One from outside is used by identity only."""
+    """A deque made in the frame."""
     given = dict(zip(("iterable", "maxlen"), args, strict=False)) | kwargs
     maxlen = given.get("maxlen", Const(None))
     if not isinstance(maxlen, Const):
@@ -44,27 +39,26 @@ def make_deque(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> N
         return
 
     def fill(items: list[Value]) -> None:
-        _extend(out, items)
-        cap.deliver(out, cont)
+        cap.deliver(DequeValue(list(items), out.maxlen), cont)
 
     collect(cap, given["iterable"], fill)
 
 
-def _extend(box: DequeValue, items: list[Value]) -> None:
-    box.items.extend(items)
-    if box.maxlen is not None:
-        del box.items[: max(0, len(box.items) - box.maxlen)]
+def _extend(cap: Capture, box: DequeValue, items: list[Value]) -> None:
+    box.tail.extend(items)
+    box.trim()
+    changed(cap, box)
 
 
 def _deque(cap: Capture, x: Value) -> DequeValue:
     if not isinstance(x, DequeValue):
-        raise refuse("W107", f"a deque method of a {x.cls().__name__} from outside", cap.loc())
+        raise refuse("W107", f"a deque method of a {x.cls().__name__}", cap.loc())
     return x
 
 
 @method(collections.deque, "append")
 def deque_append(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    _extend(_deque(cap, args[0]), [args[1]])
+    _extend(cap, _deque(cap, args[0]), [args[1]])
     cap.deliver(Const(None), cont)
 
 
@@ -73,7 +67,7 @@ def deque_extend(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     box = _deque(cap, args[0])
 
     def fill(items: list[Value]) -> None:
-        _extend(box, items)
+        _extend(cap, box, items)
         cap.deliver(Const(None), cont)
 
     collect(cap, args[1], fill)
@@ -81,7 +75,7 @@ def deque_extend(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
 
 @method(collections.deque, "appendleft")
 def deque_appendleft(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    _left(_deque(cap, args[0]), [args[1]])
+    _left(cap, _deque(cap, args[0]), [args[1]])
     cap.deliver(Const(None), cont)
 
 
@@ -90,16 +84,17 @@ def deque_extendleft(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None
     box = _deque(cap, args[0])
 
     def fill(items: list[Value]) -> None:
-        _left(box, items)
+        _left(cap, box, items)
         cap.deliver(Const(None), cont)
 
     collect(cap, args[1], fill)
 
 
-def _left(box: DequeValue, items: list[Value]) -> None:
+def _left(cap: Capture, box: DequeValue, items: list[Value]) -> None:
     box.items[:0] = items[::-1]
     if box.maxlen is not None:
         del box.items[box.maxlen :]
+    changed(cap, box)
 
 
 @method(collections.deque, "popleft")
@@ -116,7 +111,9 @@ def _pop(cap: Capture, args: Args, at: int, cont: Cont | None) -> None:
     box = _deque(cap, args[0])
     if not box.items:
         raise raised(IndexError, "pop from an empty deque")
-    cap.deliver(cap.force(box.items.pop(at)), cont)
+    item = box.items.pop(at)
+    changed(cap, box)
+    cap.deliver(cap.force(item), cont)
 
 
 @method(collections.deque, "rotate")
@@ -129,6 +126,7 @@ def deque_rotate(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     real = collections.deque(box.items)
     real.rotate(n)
     box.items[:] = real
+    changed(cap, box)
     cap.deliver(Const(None), cont)
 
 
@@ -143,7 +141,20 @@ def deque_len(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     cap.deliver(Const(length(cap, _deque(cap, args[0]))), cont)
 
 
-for _name in ("clear", "reverse", "remove", "insert"):
+@method(collections.deque, "insert")
+def deque_insert(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    box = _deque(cap, args[0])
+    if box.maxlen is not None and len(box.items) >= box.maxlen:
+        raise raised(IndexError, "deque already at its maximum size")
+    METHODS[list, "insert"](cap, args, kwargs, cont)
+
+
+@method(collections.deque, "__init__")
+def deque_init(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W107", "a subclass of deque made in the frame", cap.loc())
+
+
+for _name in ("clear", "reverse", "remove"):
     METHODS.add((collections.deque, _name), METHODS[(list, _name)])
 
 
@@ -175,35 +186,3 @@ def _getter(kind: Any, run: Any) -> None:
 _getter(operator.itemgetter, polyfills.get_items)
 _getter(operator.attrgetter, polyfills.get_attrs)
 _getter(operator.methodcaller, polyfills.call_method)
-
-
-# -------------------------------------------------------------- weak references
-@method(weakref.ref, "__call__")
-def call_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """The object of a weak reference from outside: guarded to be the one that is known by now, or
-    found through the reference."""
-    (ref,) = args
-    if isinstance(ref, InstanceValue):
-        cap.deliver(ref.attrs[TARGET], cont)  # type: ignore[arg-type]
-        return
-    assert isinstance(ref, Const)
-    target = ref.obj()  # type: ignore[operator]
-    known = cap.objects.get(id(target))
-    if known is None or known.source is None:
-        if ref.source is None or target is None:
-            raise refuse("W107", "a weak reference to an object that was not met before",
-                         cap.loc())  # fmt: skip
-        cap.deliver(cap.wrap(target, Applied.make(ref.source, operator.call)), cont)
-        return
-    cap.guard("is", known.source, target)
-    cap.deliver(known, cont)
-
-
-@klass(weakref.ref)
-def make_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """To an object from outside, which somebody else keeps alive."""
-    if len(args) != 1 or kwargs or args[0].source is None or not isinstance(args[0], Mutable):
-        raise refuse("W107", "a weak reference made in the frame", cap.loc())
-    made = InstanceValue(weakref.ref)
-    made.attrs[TARGET] = args[0]
-    cap.deliver(made, cont)

@@ -35,6 +35,7 @@ from torchweld.capture.values.base import (
     constant,
     is_constant,
 )
+from torchweld.capture.values.sequences import DequeValue
 from torchweld.capture.wrap import complete
 
 Args = list[Value]
@@ -168,7 +169,7 @@ def _copy_container(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Va
         case TupleValue():
             return TupleValue([item(i) for i in x.items], x.kind)
         case ListValue():
-            made = ListValue([])
+            made = DequeValue([], x.maxlen) if isinstance(x, DequeValue) else ListValue([])
             if memo is not None:
                 memo[id(x)] = made
             made.items.extend(item(i) for i in list(x.items))

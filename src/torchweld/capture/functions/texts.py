@@ -10,9 +10,11 @@ from torchweld.capture.attrs import get_attr
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.items import get_item
 from torchweld.capture.numbers import is_graph_number
+from torchweld.capture.ops import payload
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.strings import format_value, join_text
+from torchweld.capture.subclasses import base_value
 from torchweld.capture.tables import method
 from torchweld.capture.values.base import (
     Const,
@@ -44,10 +46,10 @@ def str_join(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
 
     def joined(items: list[Value]) -> None:
         for i, item in enumerate(items):
-            if item.cls() is not str:
+            if not issubclass(item.cls(), str):
                 raise raised(TypeError, f"sequence item {i}: expected str instance, "
                                         f"{item.cls().__name__} found")  # fmt: skip
-        parts = [p for item in items for p in (between, item)][1:]
+        parts = [p for item in items for p in (between, _plain(item))][1:]
         cap.deliver(join_text(cap, parts), cont)
 
     collect(cap, args[1], joined)
@@ -55,9 +57,17 @@ def str_join(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
 
 @method(str, "__add__")
 def str_add(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    if args[1].cls() is not str:
+    if not issubclass(args[1].cls(), str):
         raise raised(TypeError, f'can only concatenate str (not "{args[1].cls().__name__}") to str')
-    cap.deliver(join_text(cap, args), cont)
+    cap.deliver(join_text(cap, [_plain(a) for a in args]), cont)
+
+
+def _plain(x: Value) -> Value:
+    """A text without the class that it may have."""
+    x = payload(x)
+    if isinstance(x, Const) and isinstance(x.obj, str) and type(x.obj) is not str:
+        return Const(base_value(x.obj))
+    return x
 
 
 @method(str, "format")

@@ -6,11 +6,21 @@ import builtins
 
 from torchweld.capture.attrs import get_attr
 from torchweld.capture.attrs_write import del_attr, set_attr
+from torchweld.capture.items import del_item, set_item
+from torchweld.capture.namespaces import opened, written
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Raised, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
-from torchweld.capture.values.base import UNBOUND, CellValue, Const, Lazy, SuperValue, Value
-from torchweld.capture.wrap import IMMUTABLE
+from torchweld.capture.values.base import (
+    UNBOUND,
+    CellValue,
+    Const,
+    DictValue,
+    Lazy,
+    SuperValue,
+    Value,
+)
+from torchweld.capture.wrap import IMMUTABLE, read_key
 from torchweld.frame.instr import Instr
 from torchweld.ir.source import Item
 
@@ -116,12 +126,11 @@ def load_global(cap: Capture, f: VFrame, i: Instr) -> None:
 
 def read_global(cap: Capture, f: VFrame, name: str) -> Value:
     """A global of the frame, else a builtin."""
-    key = (id(f.globals), name)
-    if key in cap.globals_written:
-        value = cap.globals_written[key][1]
-        if value is not None:
-            return value
-    elif name in f.globals:
+    box = opened(cap, f.globals)
+    value = written(cap, f.globals, name) if box is None else read_key(cap, box, name)
+    if value is not None:
+        return value
+    if box is None and name in f.globals:
         found = f.globals[name]
         if _is_own(f) and isinstance(found, IMMUTABLE):
             return Const(found)
@@ -143,12 +152,20 @@ def _is_own(f: VFrame) -> bool:
 
 @opcode("STORE_GLOBAL")
 def store_global(cap: Capture, f: VFrame, i: Instr) -> None:
-    cap.globals_written[(id(f.globals), i.arg)] = (f.globals, f.stack.pop())
+    box = opened(cap, f.globals)
+    if box is None:
+        cap.globals_written[(id(f.globals), i.arg)] = (f.globals, f.stack.pop())
+    else:
+        set_item(cap, box, Const(i.arg), f.stack.pop())
 
 
 @opcode("DELETE_GLOBAL")
 def delete_global(cap: Capture, f: VFrame, i: Instr) -> None:
-    raise refuse("W106", f"del of global {i.arg}", cap.loc())
+    box = cap.wrap(f.globals, f.globals_source)
+    assert isinstance(box, DictValue)
+    if read_key(cap, box, i.arg) is None:
+        raise raised(NameError, f"name '{i.arg}' is not defined")
+    del_item(cap, box, Const(i.arg))
 
 
 @opcode("LOAD_ATTR")

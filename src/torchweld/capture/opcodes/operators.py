@@ -25,12 +25,21 @@ from torchweld.frame.instr import Instr
 @opcode("BINARY_OP")
 def binary_op(cap: Capture, f: VFrame, i: Instr) -> None:
     a, b = f.popn(2)
-    binary(cap, i.arg, a, b)
+    made = cap.late.binary(i.arg, a, b) if cap.late.active else None
+    if made is None:
+        binary(cap, i.arg, a, b)
+    else:
+        f.stack.append(made)
 
 
 @opcode("UNARY")
 def unary_op(cap: Capture, f: VFrame, i: Instr) -> None:
-    unary(cap, i.arg, f.stack.pop())
+    x = f.stack.pop()
+    made = cap.late.unary(i.arg, x) if cap.late.active else None
+    if made is None:
+        unary(cap, i.arg, x)
+    else:
+        f.stack.append(made)
 
 
 @opcode("COMPARE_OP")

@@ -6,6 +6,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from torchweld.capture import polyfills_groups
 from torchweld.capture.attrs import INSTANCE_METHOD, MISSING, mro_lookup, watch_class
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Raised, VFrame, raised, refuse
@@ -161,3 +162,27 @@ def with_except_start(cap: Capture, f: VFrame, i: Instr) -> None:
     """Stack: exit, lasti, previous exception, exception."""
     exc = f.stack[-1]
     cap.call(f.stack[-4], [Const(exc.cls()), exc, InstanceValue(types.TracebackType)], {}, f.push)
+
+
+# -------------------------------------------------------------------------- except*
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(cap: Capture, f: VFrame, i: Instr) -> None:
+    """Stack: exception, classes -> what is left of it, what matches."""
+    exc, kinds = f.popn(2)
+    _classes(cap, kinds)
+
+    def divided(found: Value) -> None:
+        assert isinstance(found, TupleValue)
+        match, rest = cap.force_items(found.items)
+        f.stack += [rest, match]
+        if match is not NONE and not (isinstance(match, Const) and match.obj is None):
+            cap.handled[-1] = match
+
+    cap.call(Const(polyfills_groups.match_star), [exc, kinds], {}, divided)
+
+
+@opcode("PREP_RERAISE_STAR")
+def prep_reraise_star(cap: Capture, f: VFrame, i: Instr) -> None:
+    """Stack: the exception, those that the clauses left or raised -> what is raised, or None."""
+    exc, excs = f.popn(2)
+    cap.call(Const(polyfills_groups.to_raise), [exc, excs], {}, f.push)

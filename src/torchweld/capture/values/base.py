@@ -238,45 +238,6 @@ class ListValue(Mutable):
         return list
 
 
-class GrowingList(ListValue):
-    """A list from outside whose length is not guarded until its items are asked for.
-
-    Loops append to such lists, which are longer in every round. `tail`: what was appended before.
-    """
-
-    __slots__ = ("open", "tail")
-
-    def __init__(self, open_: Callable[[], list[Slot]], source: Source, real: object) -> None:
-        Mutable.__init__(self, source, real)
-        self.open: Callable[[], list[Slot]] | None = open_
-        self.tail: list[Slot] = []
-
-    @property
-    def items(self) -> list[Slot]:
-        if self.open is not None:
-            read, self.open = self.open, None
-            self.tail = [*read(), *self.tail]
-        return self.tail
-
-    @items.setter
-    def items(self, value: list[Slot]) -> None:
-        self.open = None
-        self.tail = value
-
-
-class DequeValue(ListValue):
-    """A collections.deque made in the frame."""
-
-    __slots__ = ("maxlen",)
-
-    def __init__(self, items: list[Slot], maxlen: int | None) -> None:
-        super().__init__(items)
-        self.maxlen = maxlen
-
-    def cls(self) -> type:
-        return collections.deque
-
-
 class TupleValue(Value):
     """A tuple, named tuple, torch.Size or other immutable tuple subclass."""
 
@@ -367,6 +328,23 @@ class InstanceValue(Mutable):
 
     def __repr__(self) -> str:
         return f"Instance({self.klass.__name__})"
+
+
+# what a built-in function may ask a value for
+_ASKED = ("__str__", "__repr__", "__format__", "__hash__", "__eq__", "__index__", "__int__",
+          "__float__", "__len__", "__iter__", "__getitem__", "__contains__", "__bool__", "__lt__",
+          "__gt__", "__le__", "__ge__", "__ne__", "__abs__", "__round__", "__trunc__", "__floor__",
+          "__ceil__")  # fmt: skip
+
+
+def is_plain(x: InstanceValue) -> bool:
+    """Whether a built-in function sees in an instance nothing but its built-in part."""
+    for kind in x.klass.__mro__:
+        if not kind.__flags__ & (1 << 9):
+            return True
+        if any(isinstance(vars(kind).get(name), types.FunctionType) for name in _ASKED):
+            return False
+    return True
 
 
 class UserException(InstanceValue):
@@ -555,7 +533,7 @@ def constant(x: Slot) -> Any:
         case TupleValue():
             items = [constant(i) for i in x.items]
             return tuple(items) if x.kind is tuple else _tuple_of(x.kind, items)
-        case ListValue() if type(x) is not DequeValue:
+        case ListValue() if x.cls() is list:
             return [constant(i) for i in x.items]
         case DictValue() if x.complete and x.kind in _DICTS:
             found = {constant(x.keys[k]): constant(v) for k, v in x.items.items()}
@@ -564,6 +542,8 @@ def constant(x: Slot) -> Any:
             return x.kind(constant(i) for i in x.items.values())
         case SliceValue():
             return slice(*(constant(p) for p in x.parts))
+        case InstanceValue(payload=Const() as part) if is_plain(x):
+            return part.obj
     raise NotConstant
 
 

@@ -1,0 +1,149 @@
+"""Functions of the standard library that run as they are on constants: re, json, textwrap, ...
+
+Their arguments decide all that they give. What is not constant is interpreted instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import bisect
+import colorsys
+import fnmatch
+import heapq
+import html
+import json
+import keyword
+import os
+import re
+import shlex
+import statistics
+import string
+import struct
+import textwrap
+import types
+import unicodedata
+import urllib.parse
+from collections.abc import Iterable
+from typing import Any
+
+from torchweld.capture import polyfills_order
+from torchweld.capture.functions.builtin import polyfill
+from torchweld.capture.policy import inline_anyway, made_anew, settled
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.tables import FUNCTIONS, METHODS, function, method
+from torchweld.capture.values.base import (
+    Const,
+    ListValue,
+    NotConstant,
+    Value,
+    constant,
+)
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+
+
+def run_on_constants(cap: Capture, fn: Any, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Deliver fn(*args, **kwargs). Errors: NotConstant, Raised, GraphBreak."""
+    real_args = [settled(cap, a) for a in args]
+    real_kwargs = {k: settled(cap, v) for k, v in kwargs.items()}
+    try:
+        out = fn(*real_args, **real_kwargs)
+    except Exception as error:
+        if vars(error):  # more than its arguments makes it
+            raise refuse("W107", f"{fn.__name__} fails: {error}", cap.loc()) from None
+        raise raised(type(error), *error.args) from None
+    cap.deliver(made_anew(cap, fn, out), cont)
+
+
+def _on_constants(fn: Any) -> None:
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        try:
+            run_on_constants(cap, fn, args, kwargs, cont)
+        except NotConstant:
+            if not isinstance(fn, types.FunctionType):
+                raise refuse("W103", f"{fn.__name__} of a value that is not constant",
+                             cap.loc()) from None  # fmt: skip
+            inline_anyway(cap, fn, args, kwargs, cont)
+
+    FUNCTIONS.add(fn, handler)
+
+
+def _named(module: Any, names: str) -> Iterable[Any]:
+    return (getattr(module, name) for name in names.split())
+
+
+for _fn in (
+    *_named(re, "match search fullmatch split findall finditer compile escape subn"),
+    *_named(json, "dumps loads"),
+    *_named(textwrap, "dedent indent fill wrap shorten"),
+    *_named(statistics, "mean fmean median median_low median_high mode multimode stdev pstdev "
+                        "variance pvariance geometric_mean harmonic_mean quantiles"),
+    *_named(struct, "pack unpack calcsize unpack_from"),
+    *_named(base64, "b64encode b64decode b32encode b16encode urlsafe_b64encode"),
+    *_named(html, "escape unescape"), *_named(shlex, "split quote join"),
+    *_named(fnmatch, "fnmatchcase"), *_named(unicodedata, "normalize category name"),
+    *_named(urllib.parse, "quote unquote urlparse urlencode"),
+    *_named(os.path, "join basename dirname splitext split normpath isabs"),
+    *_named(colorsys, "rgb_to_hsv hsv_to_rgb"), string.capwords,
+):  # fmt: skip
+    _on_constants(_fn)
+
+
+@function(keyword.iskeyword, keyword.issoftkeyword)
+def is_keyword(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(Const(keyword.iskeyword(constant(args[0]))), cont)
+
+
+# ------------------------------------------------------------------------ regular expressions
+def _pieces(pattern: re.Pattern[str], text: str, count: int) -> list[Any]:
+    """The texts between the matches, and the matches."""
+    out: list[Any] = []
+    at = 0
+    for n, found in enumerate(pattern.finditer(text)):
+        if count and n == count:
+            break
+        out += [text[at : found.start()], found]
+        at = found.end()
+    return [*out, text[at:]]
+
+
+@method(re.Pattern, "sub")
+def pattern_sub(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """A text as the replacement is done at once; a function is called for each match."""
+    given = dict(zip(("pattern", "repl", "string", "count"), args, strict=False)) | kwargs
+    try:
+        pattern, text = settled(cap, given["pattern"]), settled(cap, given["string"])
+        count = settled(cap, given.get("count", Const(0)))
+        if isinstance(given["repl"], Const) and isinstance(given["repl"].obj, str | bytes):
+            run_on_constants(cap, re.Pattern.sub, args, kwargs, cont)
+            return
+    except NotConstant:
+        raise refuse("W103", "sub of a value that is not constant", cap.loc()) from None
+    if not isinstance(text, str):
+        raise refuse("W107", "sub of bytes by a function", cap.loc())
+    pieces = ListValue([Const(p) for p in _pieces(pattern, text, count)])
+    cap.call(Const(polyfills_order.substitute), [pieces, given["repl"]], {}, cont)
+
+
+@function(re.sub)
+def sub(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    given = dict(zip(("pattern", "repl", "string", "count", "flags"), args, strict=False)) | kwargs
+    try:
+        flags = settled(cap, given.get("flags", Const(0)))
+        compiled = Const(re.compile(settled(cap, given["pattern"]), flags))
+    except NotConstant:
+        raise refuse("W103", "re.sub of a value that is not constant", cap.loc()) from None
+    except re.error:
+        raise refuse("W107", "a pattern that is none", cap.loc()) from None
+    count = given.get("count", Const(0))
+    METHODS[re.Pattern, "sub"](cap, [compiled, given["repl"], given["string"], count], {}, cont)
+
+
+# ------------------------------------------------------------------------------ heaps, bisection
+for _name in ("heappush", "heappop", "heapreplace", "heappushpop", "heapify", "nsmallest",
+              "nlargest", "merge"):  # fmt: skip
+    polyfill(getattr(heapq, _name), getattr(polyfills_order, _name))
+for _name in ("bisect_left", "bisect_right", "insort_left", "insort_right"):
+    polyfill(getattr(bisect, _name), getattr(polyfills_order, _name))

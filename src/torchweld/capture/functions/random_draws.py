@@ -1,0 +1,127 @@
+"""`random` and `np.random`: single numbers and seeds; other draws are one step of Python each."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+import types
+from typing import Any
+
+import numpy as np
+
+from torchweld.capture.draws import draw, set_seed
+from torchweld.capture.functions.owned import run_owned
+from torchweld.capture.policy import inline_anyway
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont, refuse
+from torchweld.capture.tables import FUNCTIONS, METHODS
+from torchweld.capture.values.base import Const, Value, constant
+from torchweld.capture.values.owned import OwnedValue
+from torchweld.capture.wrap import WRAPPERS, by_identity
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+
+_NUMBERS = (
+    "random", "uniform", "triangular", "randint", "randrange", "getrandbits", "gauss",
+    "normalvariate", "lognormvariate", "expovariate", "vonmisesvariate", "gammavariate",
+    "betavariate", "paretovariate", "weibullvariate", "binomialvariate", "choice",
+)  # fmt: skip
+_OTHER = ("choices", "shuffle", "sample", "randbytes", "getstate", "setstate")
+_NUMPY_NUMBERS = (
+    "beta", "binomial", "chisquare", "choice", "exponential", "f", "gamma", "geometric", "gumbel",
+    "hypergeometric", "integers", "laplace", "logistic", "lognormal", "logseries",
+    "negative_binomial", "noncentral_chisquare", "noncentral_f", "normal", "pareto", "poisson",
+    "power", "rand", "randint", "randn", "random", "random_sample", "rayleigh", "standard_cauchy",
+    "standard_exponential", "standard_gamma", "standard_normal", "standard_t", "tomaxint",
+    "triangular", "uniform", "vonmises", "wald", "weibull", "zipf",
+)  # fmt: skip
+
+
+def _number(method: Any) -> Any:
+    """A handler of a method that draws one number."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        if isinstance(args[0], OwnedValue):
+            run_owned(cap, method, args, kwargs, cont)
+            return
+        if isinstance(method, types.FunctionType) and args[0].cls() is not random.Random:
+            inline_anyway(cap, method, args, kwargs, cont)  # the user's class may draw otherwise
+            return
+        fn, given = method, args[1:]
+        if kwargs and isinstance(method, types.FunctionType):
+            given = list(inspect.signature(method).bind(*args, **kwargs).args[1:])
+        elif kwargs:
+            fn = functools.partial(method, **{k: constant(v) for k, v in kwargs.items()})
+        cap.deliver(draw(cap, fn, args[0], given), cont)
+
+    return handler
+
+
+def _seed(method: Any) -> Any:
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        if isinstance(method, types.FunctionType) and args[0].cls() is not random.Random:
+            inline_anyway(cap, method, args, kwargs, cont)
+            return
+        if isinstance(args[0], OwnedValue):
+            run_owned(cap, method, args, kwargs, cont)
+            return
+        set_seed(cap, method, args[0], [*args[1:], *kwargs.values()])
+        cap.deliver(Const(None), cont)
+
+    return handler
+
+
+def _whole(name: str) -> Any:
+    """A method that runs as one step: a break, without a look inside."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        if args[0].cls() is not random.Random:
+            inline_anyway(cap, getattr(random.Random, name), args, kwargs, cont)
+            return
+        if isinstance(args[0], OwnedValue) and name != "shuffle":
+            run_owned(cap, getattr(random.Random, name), args, kwargs, cont)
+            return
+        raise refuse("W103", f"random.{name} changes the state of a generator", cap.loc())
+
+    return handler
+
+
+def _of(owner: object, handler: Any) -> Any:
+    """The handler of a function that is a method bound to `owner`."""
+
+    def bound(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        handler(cap, [cap.wrap(owner, cap.pin(owner)), *args], kwargs, cont)
+
+    return bound
+
+
+def _register_python() -> None:
+    handlers = {n: _number(getattr(random.Random, n)) for n in _NUMBERS
+                if hasattr(random.Random, n)}  # fmt: skip
+    handlers |= {n: _whole(n) for n in _OTHER}
+    handlers["seed"] = _seed(random.Random.seed)
+    for name, handler in handlers.items():
+        method = getattr(random.Random, name)
+        if isinstance(method, types.FunctionType):
+            FUNCTIONS.add(method, handler)
+        else:
+            METHODS.add((method.__objclass__, name), handler)
+            FUNCTIONS.add(getattr(random, name), _of(random._inst, handler))
+
+
+def _register_numpy() -> None:
+    for kind in (np.random.RandomState, np.random.Generator):
+        for name in _NUMPY_NUMBERS:
+            method = vars(kind).get(name)
+            if method is not None and method not in FUNCTIONS:
+                FUNCTIONS.add(method, _number(method))
+    legacy = np.random.RandomState.seed
+    FUNCTIONS.add(legacy, _seed(legacy))
+    FUNCTIONS.add(np.random.seed, _of(np.random.mtrand._rand, _seed(legacy)))
+    WRAPPERS.add(type(legacy), by_identity)
+
+
+_register_python()
+_register_numpy()

@@ -1,0 +1,91 @@
+"""Guards that are predicates: what is asked of an object from outside at the start of a call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Equals:
+    """Answers whether a value has the type and value that it had at capture."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: object) -> None:
+        self.obj = obj
+
+    def __call__(self, other: object) -> bool:
+        return type(other) is type(self.obj) and bool(other == self.obj)
+
+    def __hash__(self) -> int:
+        return hash(type(self.obj))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Equals) and self(other.obj)
+
+    def __repr__(self) -> str:
+        return f"== {self.obj!r}"
+
+
+class SameElements:
+    """Answers whether a set has the same elements, of the same types, in the same order."""
+
+    __slots__ = ("items", "kind")
+
+    def __init__(self, kind: type, items: tuple[object, ...]) -> None:
+        self.kind = kind
+        self.items = items
+
+    def __call__(self, other: object) -> bool:
+        return type(other) is self.kind and len(other) == len(self.items) and all(  # type: ignore[arg-type]
+            a is b or (type(a) is type(b) and a == b) for a, b in zip(other, self.items)  # type: ignore[call-overload]  # noqa: B905
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.items))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameElements) and other.kind is self.kind and (
+            other.items == self.items)  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"== {self.items!r}"
+
+
+class SameBase:
+    """Answers whether the built-in part of an object is worth the same; no code of its class."""
+
+    __slots__ = ("base", "value")
+
+    def __init__(self, base: Any, value: Any) -> None:
+        self.base = base
+        self.value = value
+
+    def __call__(self, other: object) -> bool:
+        return isinstance(other, self.base) and self.base.__eq__(other, self.value) is True
+
+    def __hash__(self) -> int:
+        return hash((self.base, self.value))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameBase) and (self.base, self.value) == (other.base, other.value)
+
+    def __repr__(self) -> str:
+        return f"== {self.value!r}"
+
+
+class RefersTo:
+    """Answers whether an object is the one that a weak reference refers to."""
+
+    __slots__ = ("ref",)
+
+    def __init__(self, ref: Any) -> None:
+        self.ref = ref
+
+    def __call__(self, obj: object) -> bool:
+        return self.ref() is obj
+
+    def __hash__(self) -> int:
+        return id(self.ref)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RefersTo) and other.ref is self.ref

@@ -1,0 +1,137 @@
+# The programs are written as users write them.
+"""Weak references, and dicts and sets of them."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from eager_twin import check as check_calls
+from program_calls import Programs, check
+
+import torchweld
+
+PROGRAMS = Programs()
+stateless = PROGRAMS.stateless
+
+
+class Obj:
+    v = 4
+
+
+class Cache:
+    def __init__(self):
+        self.table = weakref.WeakKeyDictionary()
+
+    def get(self, k):
+        return self.table.get(k, 1)
+
+
+class Child:
+    def __init__(self, parent):
+        self.parent = weakref.ref(parent)
+
+
+class Parent:
+    def __init__(self):
+        self.scale = 2.0
+        self.child = Child(self)
+
+
+OBJ, KOBJ, PA, HM = Obj(), Obj(), Parent(), torch.nn.Linear(4, 4)
+REF, DEAD = weakref.ref(OBJ), weakref.ref(Obj())
+WKD = weakref.WeakKeyDictionary({OBJ: 5})
+WVD = weakref.WeakValueDictionary({"a": OBJ})
+WVT = weakref.WeakValueDictionary({"m": HM})
+WS = weakref.WeakSet([OBJ])
+CACHE = Cache()
+CACHE.table[OBJ] = 9
+
+
+@stateless()
+def ref_(x, y, n):
+    return x + REF().v, DEAD() is None
+
+
+@stateless()
+def wkd_(x, y, n):
+    return x + WKD[OBJ], OBJ in WKD, WKD.get(OBJ), len(WKD)
+
+
+@stateless()
+def wvd_(x, y, n):
+    return x + WVD["a"].v, "b" in WVD, WVD.get("zz"), list(WVD.keys())
+
+
+@stateless()
+def ws_(x, y, n):
+    return x + (OBJ in WS), len(WS), [o.v for o in WS]
+
+
+@stateless()
+def wk_iter_(x, y, n):
+    return (
+        x + sum(WKD.values()),
+        [o.v for o in WKD],
+        [(k.v, v) for k, v in WKD.items()],
+        next(iter(WVD.items()))[0],
+    )
+
+
+@stateless()
+def wk_cache_(x, y, n):
+    return x + CACHE.get(OBJ), CACHE.get(KOBJ)
+
+
+@stateless()
+def wv_mod_(x, y, n):
+    return WVT["m"](x) * 0 + x
+
+
+@stateless()
+def parent_(x, y, n):
+    return x * PA.child.parent().scale, PA.child.parent() is PA
+
+
+@pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
+def test_program(make, breaks):
+    check(make, breaks)
+
+
+def test_a_reference_whose_object_goes_away_is_seen():
+    holder = {"o": Obj()}
+    ref = weakref.ref(holder["o"])
+
+    def program(x):
+        o = ref()
+        return x - 1 if o is None else x + o.v
+
+    torchweld.reset()
+    compiled = torchweld.compile(program, backend="eager")
+    x = torch.ones(3)
+    assert torch.equal(compiled(x), x + 4)
+    holder.clear()
+    gc.collect()
+    assert ref() is None
+    assert torch.equal(compiled(x), x - 1)
+
+
+def test_a_table_that_gains_a_key_is_seen():
+    table, key = weakref.WeakKeyDictionary(), Obj()
+
+    def program(x, n):
+        return x + table.get(key, n)
+
+    check_calls(program, (torch.ones(3), 1))
+    compiled = torchweld.compile(program, backend="eager")
+    assert torch.equal(compiled(torch.ones(3), 1), torch.full((3,), 2.0))
+    table[key] = 6
+    assert torch.equal(compiled(torch.ones(3), 1), torch.full((3,), 7.0))
+
+
+def test_a_reference_is_made_and_returned():
+    def program(x):
+        made = weakref.ref(OBJ)
+        return x + made().v, made, made() is OBJ
+
+    check_calls(program, (torch.ones(3),))
