@@ -29,7 +29,8 @@ class Block(nn.Module):
         q, k, v = parts.permute(2, 0, 3, 1, 4)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
-        return x + self.down(nn.functional.gelu(self.up(self.between(x))))
+        y: Tensor = x + self.down(nn.functional.gelu(self.up(self.between(x))))
+        return y
 
 
 class Layers(nn.Module):
