@@ -327,6 +327,60 @@ def test_a_handle_that_leaves_the_frame():
     torch.testing.assert_close(x.grad, want.grad)
 
 
+# ------------------------------------------------------------------------------ inside of a frame
+def test_a_backward_in_the_same_function():
+    def make(wrap):
+        torch.manual_seed(0)
+        layer, seen = nn.Linear(4, 4), []
+        layer.register_full_backward_hook(lambda m, given, out: (given[0] * 2,))
+        layer.register_full_backward_pre_hook(lambda m, out: seen.append(out[0].sum().item()))
+
+        def stepped(x):
+            y = x.sin()
+            y.register_hook(lambda g: g * 3)
+            loss = layer(y).sum()
+            loss.backward()
+            return loss.detach(), len(seen)
+
+        f = wrap(stepped)
+
+        def step():
+            x = X.detach().clone().requires_grad_()
+            return f(x), x.grad, list(seen)
+
+        return step
+
+    eager, compiled = (make(wrap) for wrap in (lambda f: f, torchweld.compile))
+    torch.testing.assert_close([compiled(), compiled()], [eager(), eager()])
+
+
+def test_a_hook_that_has_a_gradient():
+    def forces(x):
+        y = x.sin()
+        y.register_hook(square)
+        (g,) = torch.autograd.grad(y.cos().sum(), x, create_graph=True)
+        return g.square().sum()
+
+    check(forces, X)
+
+
+def square(g):
+    return g * g
+
+
+def test_a_hook_from_outside_and_a_backward_in_the_same_function():
+    def stepped(x):
+        x.register_hook(double)
+        x.sin().sum().backward()
+        return x.grad + 1
+
+    def step(f):
+        x = X.detach().clone().requires_grad_()
+        return f(x), x.grad
+
+    torch.testing.assert_close(step(torchweld.compile(stepped)), step(stepped))
+
+
 def test_a_tensor_without_a_gradient():
     check_refused(lambda x: (x.sin().register_hook(double), x)[1], X.detach(), code="W107",
                   says="without a gradient")  # fmt: skip

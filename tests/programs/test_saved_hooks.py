@@ -84,3 +84,15 @@ def test_a_break_inside_is_made_before():
 
     f = torchweld.compile(broken)
     torch.testing.assert_close(run(f, (X,)), run(broken, (X,)))
+
+
+def test_a_backward_of_what_is_packed():
+    def stepped(x):
+        halved(x).sum().backward()
+        return x.grad * 1
+
+    def step(f):
+        x = X.detach().clone().requires_grad_()
+        return f(x), x.grad
+
+    torch.testing.assert_close(step(torchweld.compile(stepped)), step(stepped))

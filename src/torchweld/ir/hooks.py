@@ -34,7 +34,12 @@ class Called:
         _known[self.number] = self
 
     def record(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """The call, as an operator."""
+        """The call, as an operator.
+
+        Errors: Unsupported W201 where the hook is to be differentiated.
+        """
+        if torch.is_grad_enabled() and any(g.requires_grad for g in gradients):
+            raise Unsupported("W201", "a hook of a gradient that has a gradient")
         return list(torch.ops.torchweld.hooked(self.number, list(gradients)))
 
 
@@ -80,12 +85,15 @@ class Around:
         self.pre = list(pre)
         self.kept: list[Called] = []
 
-    def started(self, given: tuple[Any, ...], recorded: bool) -> tuple[Any, Any]:
-        """torch's own hook, and the arguments that it gives the module."""
+    def started(self, given: tuple[Any, ...], tensors: Sequence[Tensor]) -> tuple[Any, Any]:
+        """torch's own hook, and the arguments that it gives the module.
+
+        tensors: those that are at hand; fakes are never shown to the user's hooks.
+        """
         full, pre = self.full, self.pre
-        if any(isinstance(x, FakeTensor) for x in tensors_in(given)):
+        if any(isinstance(x, FakeTensor) for x in tensors):
             full, pre = ([_nothing] * bool(hooks) for hooks in (full, pre))
-        elif recorded:
+        elif any(torch._is_functional_tensor(x) for x in tensors):
             full, pre = self._recorded(any(x.requires_grad for x in tensors_in(given)))
         made: Any = BackwardHook(self.module(), full, pre)
         return made, made.setup_input_hook(given)
@@ -165,8 +173,7 @@ class Enter(Nested):
         self.shape = shape
 
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-        recorded = any(torch._is_functional_tensor(x) for x in tensors)
-        made, given = self.around.started(_filled(self.shape, tensors), recorded)
+        made, given = self.around.started(_filled(self.shape, tensors), tensors)
         return (made, *tensors_in(given))
 
 
@@ -182,8 +189,7 @@ class Leave(Nested):
 
     def __call__(self, made: Any, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         if made is None:
-            recorded = any(torch._is_functional_tensor(x) for x in tensors)
-            made, _ = self.around.started((None,) * self.given, recorded)
+            made, _ = self.around.started((None,) * self.given, tensors)
         out = made.setup_output_hook(_filled(self.shape, tensors))
         return (made, *tensors_in(out))
 
@@ -235,7 +241,7 @@ class Pack(Nested):
 # ------------------------------------------------------------------------------ the operator
 def _own(x: Tensor | None, like: Tensor) -> Tensor:
     """A gradient in memory of its own, laid out as predicted: a hook may keep what it gives."""
-    made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
+    made = torch.empty_like(like)
     if x is None:
         return made.zero_()
     if x.shape != like.shape:
@@ -252,8 +258,7 @@ def _hooked(number: int, gradients: list[Tensor]) -> list[Tensor]:
 
 
 def _predict(number: int, gradients: list[Tensor]) -> list[Tensor]:
-    return [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
-            for x in gradients]  # fmt: skip
+    return [torch.empty_like(x) for x in gradients]
 
 
 _LIBRARY: Any = torch.library.Library

@@ -29,7 +29,7 @@ from torchweld.capture.values.base import (
     boolean,
     constant,
 )
-from torchweld.ir.hooks import Enter, Hook, Leave
+from torchweld.ir.hooks import Enter, Hook, Leave, Pack
 from torchweld.ir.source import Attr
 
 Args = list[Value]
@@ -217,6 +217,8 @@ def _prepare(cap: Capture, ends: list[TensorValue]) -> None:
             raise refuse("W103", "a backward under saved_tensors_hooks or detect_anomaly",
                          cap.loc())  # fmt: skip
         cap.guard("state", None, (getter, plain))
+    if any(isinstance(n.target, Pack) for n in cap.builder.root.nodes):
+        raise refuse("W103", "a backward of what saved_tensors_hooks have packed", cap.loc())
     if not any(x.fake.requires_grad for x in ends):
         raise refuse("W103", "a backward from what does not require grad", cap.loc())
 
