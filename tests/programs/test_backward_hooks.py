@@ -357,15 +357,11 @@ def test_a_backward_in_the_same_function():
 def test_a_hook_that_has_a_gradient():
     def forces(x):
         y = x.sin()
-        y.register_hook(square)
+        y.register_hook(lambda g: g * g)
         (g,) = torch.autograd.grad(y.cos().sum(), x, create_graph=True)
         return g.square().sum()
 
     check(forces, X)
-
-
-def square(g):
-    return g * g
 
 
 def test_a_hook_from_outside_and_a_backward_in_the_same_function():
