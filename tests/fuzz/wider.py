@@ -282,7 +282,7 @@ def on_queue(m: Maker) -> None:
 def on_text(m: Maker) -> None:
     n = m.integer(0)
     text = m.dice.choice([
-        f"f'{{{n}:03d}}|{{{m.floating()}:.2f}}|{{{m.pick(DICT)}}}'",
+        f"f'{{{n}:03d}}|{{{m.pick(FLOAT)}:.2f}}|{{{m.pick(DICT)}}}'",
         f"'%s-%05.1f' % ({n}, {m.floating()})", f"'{{0}}{{1!r}}'.format({n}, 'q')",
         f"','.join(str(k) for k in range({n}))", f"'a,b,{{}}'.format({n}).split(',')[-1]",
         f"'Abc'.lower().replace('b', str({n})).strip('a')", f"str({m.pick(DICT)}) + repr({n})",

@@ -29,6 +29,7 @@ WITH_TORCH = {
         "nested",
         "predicted",
         "quiet",
+        "raising",
         "region",
         "size_node",
         "static_shapes",

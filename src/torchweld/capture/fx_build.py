@@ -47,7 +47,7 @@ from torchweld.capture.values.unread import UnreadTensor
 from torchweld.ir.fake import FakeMode, decomposing
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.hooks import SavedHooks
-from torchweld.ir.raising import may_raise
+from torchweld.ir.raising import is_risky
 from torchweld.ir.size_node import node_of
 from torchweld.ir.source import Source
 
@@ -245,7 +245,7 @@ class GraphBuilder:
         node.meta[LOC] = at
         node.meta[VAL] = result
         self.n_calls += 1
-        if _is_risky(node):
+        if is_risky(node):
             self.risky = True
             self.on_risk()
         return self.wrap_result(node, result, at, 0)
@@ -486,17 +486,3 @@ _ARGUMENT = (*_PLAIN, slice, type(Ellipsis), range)
 # what torch takes for a dtype
 _DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64,
                                     complex: torch.complex128}  # fmt: skip
-
-
-def _is_risky(node: Node) -> bool:
-    """Whether a recorded call may raise because of the values in its tensors."""
-    value = node.meta[VAL]
-    integers = isinstance(value, torch.Tensor) and not (
-        value.is_floating_point() or value.is_complex())  # fmt: skip
-    if not may_raise(node.target, integers):
-        return False
-    return node.target not in _BY_INDEX or any(
-        isinstance(n.meta.get(VAL), torch.Tensor) for n in node.all_input_nodes[1:])  # fmt: skip
-
-
-_BY_INDEX = (operator.getitem, operator.setitem, "__getitem__", "__setitem__")

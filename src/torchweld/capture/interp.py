@@ -24,7 +24,7 @@ from torchweld.capture.class_writes import settle_class_guards
 from torchweld.capture.guard_build import is_no_inference
 from torchweld.capture.modes import ATTENTION, attention_order
 from torchweld.capture.modes_kept import keep_modes, left_in_inference
-from torchweld.capture.module import CapturedModule
+from torchweld.capture.module import CapturedModule, kept_results
 from torchweld.capture.numbers import drop_unused
 from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.outside_functions import check_fixed
@@ -356,7 +356,10 @@ def _describe(error: Raised) -> str:
 
 def _finish_graph(cap: Capture, outputs: list[TensorValue]) -> GraphModule:
     graph = cap.builder.graph
-    graph.output(tuple(t.node for t in outputs))
+    results = [t.node for t in outputs]
+    if cap.builder.risky:
+        results += kept_results(graph, results)
+    graph.output(tuple(results))
     if cap.builder.computes:
         drop_unused(graph)
     made = CapturedModule(torch.nn.Module(), graph)

@@ -283,12 +283,16 @@ def _depending(graph: Graph, starts: Iterable[Node]) -> set[Node]:
 
 def _forward(traced: Traced, updates: Sequence[Node], results: Sequence[Node],
              saved: Sequence[Node], shared: frozenset[Node], cfg: Config) -> GraphPair:  # fmt: skip
-    """The graph that computes updated inputs, results and saved values."""
+    """The graph that computes updated inputs, results and saved values, and checks what is to be
+    checked."""
     taken = Extraction()
     for place in traced.inputs:
         taken.place(place)
     ends = [*updates, *results, *saved]
-    needed = ancestors(ends)
+    behind = _depending(traced.graph, [t for t in traced.tangents if t is not None])
+    checks = [n for n in traced.graph.nodes if n.op == "call_function" and n not in behind
+              and not n.users and has_effect_here(n)]  # fmt: skip
+    needed = ancestors([*ends, *checks])
     for node in traced.graph.nodes:
         if node in needed:
             taken.take(node)

@@ -5,7 +5,13 @@ Eager raises where the operator runs; whoever drops, moves or repeats one must t
 
 from __future__ import annotations
 
+import operator
 from typing import Any
+
+import torch
+from torch.fx import Node
+
+from torchweld.ir.graph import VAL
 
 # an index that may be out of bounds
 _INDEXING = frozenset((
@@ -23,7 +29,9 @@ _RANGES = frozenset((
 # a matrix without what is asked for
 _MATRICES = frozenset((
     "cholesky", "cholesky_inverse", "cholesky_solve", "cholesky_ex", "eig", "eigh", "eigvals",
-    "eigvalsh", "inv", "inv_ex", "inverse", "ldl_factor", "linalg_cholesky", "linalg_eig",
+    "eigvalsh", "inv", "inv_ex", "inverse", "ldl_factor", "linalg_cholesky",
+    "linalg_cholesky_ex", "linalg_cond", "linalg_eig", "linalg_ldl_factor", "linalg_ldl_factor_ex",
+    "linalg_lu_factor", "linalg_lu_factor_ex", "linalg_pinv", "linalg_tensorsolve", "lu_factor",
     "linalg_eigh", "linalg_eigvals", "linalg_eigvalsh", "linalg_inv", "linalg_inv_ex",
     "linalg_lstsq", "linalg_matrix_power", "linalg_solve", "linalg_solve_ex", "linalg_svd",
     "linalg_svdvals", "linalg_tensorinv", "lstsq", "matrix_power", "pinverse", "solve", "solve_ex",
@@ -52,3 +60,17 @@ def may_raise(target: Any, of_integers: bool) -> bool:
     """
     name = base_name(target)
     return name in _NAMES or (of_integers and name in _DIVISIONS)
+
+
+def is_risky(node: Node) -> bool:
+    """Whether a captured call may raise because of the values in its tensors."""
+    value = node.meta.get(VAL)
+    integers = isinstance(value, torch.Tensor) and not (
+        value.is_floating_point() or value.is_complex())  # fmt: skip
+    if not may_raise(node.target, integers):
+        return False
+    return node.target not in _BY_INDEX or any(
+        isinstance(n.meta.get(VAL), torch.Tensor) for n in node.all_input_nodes[1:])  # fmt: skip
+
+
+_BY_INDEX = (operator.getitem, operator.setitem, "__getitem__", "__setitem__")
