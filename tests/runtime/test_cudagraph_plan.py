@@ -19,7 +19,15 @@ from torchweld.ir.program import (
     TensorSpec,
     TorchArg,
 )
-from torchweld.runtime.cudagraph_plan import GraphPlan, NoGraph, Role, analyse, roles
+from torchweld.runtime.cudagraph_plan import (
+    GraphPlan,
+    Lending,
+    NoGraph,
+    Role,
+    analyse,
+    held_outputs,
+    roles,
+)
 
 T = TensorArg
 N = 1 << 20
@@ -46,8 +54,8 @@ def neg(source, result):
     return call("aten.neg.default", (T(source),), result)
 
 
-def roles_of(p, static=(), lend=True, forced=True):
-    plan = analyse(p)
+def roles_of(p, static=(), lend=True, forced=True, **lending):
+    plan = analyse(p, False, Lending(**lending))
     assert isinstance(plan, GraphPlan), plan
     found = roles(plan, frozenset(static), lend, forced)
     return [Role(r) for r in found] if isinstance(found, bytes) else found
@@ -219,3 +227,58 @@ def test_a_returned_view_that_an_operator_made_is_no_graph():
     p = program((spec("input"), spec("extern")),
                 (launch(0), call("aten.alias.default", (T(0),), 1), Drop(0)), (1,))  # fmt: skip
     assert "shares memory" in why_not(p)
+
+
+# ---------------------------------------------------------------- training
+def forward():
+    """An operator's result and a kernel's, both small and saved behind an operator's large one."""
+    return program(
+        (spec("input"), spec("extern"), spec("extern", 0, (8,)), spec("fresh", 0, (8,))),
+        (neg(0, 1), neg(0, 2), Alloc(3), launch(0, 3)), (1, 2, 3),
+    )  # fmt: skip
+
+
+def test_what_is_saved_is_held_whoever_made_it_and_whatever_its_size():
+    assert roles_of(forward(), saved=2)[2:] == [Role.HELD, Role.HELD]
+    assert held_outputs(forward(), Lending(saved=2)) == {1, 2}
+
+
+def test_results_of_a_forward_are_copied_unless_its_backward_reads_them():
+    assert roles_of(forward(), saved=2)[1] == Role.OUT
+    assert roles_of(forward(), saved=2, kept=(0,))[1] == Role.HELD
+    assert roles_of(forward())[1] == Role.HELD
+
+
+def test_no_saved_input_is_held():
+    p = program((spec("input"), spec("extern")), (neg(0, 1),), (1, 0))
+    assert held_outputs(p, Lending(saved=1)) == frozenset()
+
+
+def test_gradients_of_operators_and_small_ones_are_held():
+    p = program(
+        (spec("input"), spec("extern", 0, (8,)), spec("fresh", 0, (8,)), spec("fresh")),
+        (neg(0, 1), Alloc(2), launch(0, 2), Alloc(3), launch(0, 3)), (1, 2, 3),
+    )  # fmt: skip
+    assert roles_of(p, least=0)[1:] == [Role.HELD, Role.HELD, Role.PATCH]
+
+
+def test_a_step_that_changes_its_parameters_lends_the_gradients_that_it_returns():
+    n = 8
+    tensors = [spec("input", i, (40_000,)) for i in range(n)]
+    tensors += [spec("extern", 0, (40_000,)) for _ in range(n)]
+    steps = [neg(i, n + i) for i in range(n)] + [launch(n + i, i) for i in range(n)]
+    outputs = tuple(range(n, 2 * n))
+    step = program(tuple(tensors), tuple(steps), outputs, mutated=tuple(range(n)))
+    assert roles_of(step, static=range(n))[n:] == [Role.HELD] * n
+    plain = program(tuple(tensors), tuple(steps), outputs)
+    assert roles_of(plain, static=range(n))[n:] == [Role.OUT] * n
+
+
+def test_views_of_results_come_before_views_of_what_is_saved():
+    view = TensorSpec("view", 0, DType.F32, (8,), (1,), 0, "cuda:0")
+    p = program(
+        (spec("input"), spec("extern"), spec("extern"), view, view),
+        (neg(0, 1), neg(0, 2), MakeView(3, 1), MakeView(4, 2)), (4, 3),
+    )  # fmt: skip
+    plan = analyse(p, False, Lending(saved=1))
+    assert (plan.tail, plan.n_shown) == ((3, 2), 1)

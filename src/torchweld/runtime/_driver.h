@@ -291,7 +291,7 @@ void pools_clear(Executable *x);
 PyObject *memory_held(PyObject *self, PyObject *unused);
 Frame *frame_new(Executable *x, int inference);
 int frame_arena(Executable *x, Frame *f);  /* make it, if there is to be one */
-void frame_shed(Executable *x, Frame *f);  /* give it back */
+void frame_shed(Executable *x, Frame *f);  /* give it back, and results kept to be used again */
 Handle spec_tensor(const Spec *s);         /* a fresh tensor, or NULL */
 void allocation_failed(Spec *s);
 

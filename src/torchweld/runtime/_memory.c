@@ -169,6 +169,11 @@ void frame_shed(Executable *x, Frame *f)
         torch.delete_handle(f->arena);
     f->arena = NULL;
     f->base = NULL;
+    for (int i = 0; f->spare && i < x->n_groups * SPARES; i++) {
+        if (f->spare[i])
+            torch.delete_handle(f->spare[i]);
+        f->spare[i] = NULL;
+    }
 }
 
 void frame_free(Executable *x, Frame *f)
@@ -176,9 +181,6 @@ void frame_free(Executable *x, Frame *f)
     frame_shed(x, f);
     for (int n = 0; f->objects && n < x->n_tensors; n++)
         Py_CLEAR(f->objects[n]);
-    for (int g = 0; f->spare && g < x->n_groups * SPARES; g++)
-        if (f->spare[g])
-            torch.delete_handle(f->spare[g]);
     void *arrays[] = {f->handles, f->owned, f->objects, f->pointers,
                       f->gather, f->stack,   f->spare,   f->drawn};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)

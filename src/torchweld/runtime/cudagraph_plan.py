@@ -32,6 +32,8 @@ LAUNCH_SECONDS, CALL_SECONDS = 3.5e-6, 14e-6
 COPY_SECONDS_PER_BYTE = 2 / 4e12
 # Results of operators from this size on are given out without a copy.
 LEND_BYTES = 2 << 20
+# So many results, and as many changed inputs: a training step that returns its gradients.
+MANY_RESULTS = 8
 # An input that an operator reads is copied without a thought up to this size.
 SMALL_BYTES = 64 << 10
 
@@ -72,20 +74,12 @@ class Lending:
 
     saved: the last so many outputs are read by a backward: they are lent, whoever makes them; None
     for a Program that is no forward. kept: positions of outputs that the backward reads besides.
-    least: other outputs are lent from this size on; None: from LEND_BYTES on, but if something is
-    saved not before a copy is dear, as while they are lent the next call needs a graph with memory
-    of its own for all that is saved.
+    least: other outputs are lent from this size on; None: as GraphPlan.lend_bytes says.
     """
 
     saved: int | None = None
     kept: tuple[int, ...] = ()
     least: int | None = None
-
-    def bytes(self, saved_seconds: float) -> float:
-        """From which size on, if a graph saves so much time."""
-        if self.least is not None or not self.saved:
-            return LEND_BYTES if self.least is None else self.least
-        return max(LEND_BYTES, _dear_bytes(saved_seconds))
 
 
 NOTHING_SAVED = Lending()
@@ -128,6 +122,20 @@ class GraphPlan:
     def saved_seconds(self) -> float:
         """Host time that a graph saves per call."""
         return self.launches * LAUNCH_SECONDS + self.calls * CALL_SECONDS
+
+    def lend_bytes(self) -> float:
+        """From which size on operators' results are lent that no backward reads.
+
+        While results of a forward are lent, the next call needs memory of its own for all that is
+        saved: they are copied unless that is dear. Of a step that changes its parameters the
+        results are gradients, which the next step replaces.
+        """
+        if self.lending.least is not None:
+            return self.lending.least
+        if self.lending.saved:
+            return max(LEND_BYTES, _dear_bytes(self.saved_seconds()))
+        is_step = len(self.mutated) >= len(self.made) >= MANY_RESULTS
+        return SMALL_BYTES if is_step else LEND_BYTES
 
     @property
     def given(self) -> range:
@@ -237,8 +245,7 @@ def _output_role(plan: GraphPlan, n: int, lend: bool) -> Role:
         return Role.HELD
     if n not in plan.called:
         return Role.PATCH
-    least = plan.lending.bytes(plan.saved_seconds())
-    large = lend and spec.place == "extern" and span(spec) >= least
+    large = lend and spec.place == "extern" and span(spec) >= plan.lend_bytes()
     return Role.HELD if large else Role.OUT
 
 

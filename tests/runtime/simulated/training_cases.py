@@ -269,3 +269,25 @@ def test_hooks_on_what_is_saved_may_keep_it():
     for i in range(3):
         call(leaf(float(i))).backward(x_of(1.0))
     assert [t[0].item() for t in kept] == [10.0, 18.0]
+
+
+# ---------------------------------------------------------------- a step as one graph
+def test_a_step_that_changes_its_parameter_is_one_graph():
+    """2 * w * rate is returned as the gradient, x + 1 as the loss, and w becomes w + 1."""
+    p = program(
+        (spec("input"), spec("input", 1), spec("input", 2, (), (), device="cpu"), spec("extern"),
+         spec("fresh"), spec("fresh")),
+        (twice(1, 3), Alloc(4), launch("scale", 3, 2, 4), Alloc(5), launch("add1", 0, 5),
+         launch("inc", 1)), (5, 4, 3), mutated=(1,),
+    )  # fmt: skip
+    step = build(p, static=[1])
+    w, rate, kept = x_of(0.0), torch.tensor(0.0), []
+    for i in range(6):
+        rate.fill_(i / 2)
+        version = w._version
+        loss, grad, _ = step(x_of(float(i)), w, rate)
+        assert w.tolist() == [i + 1.0] * N and w._version > version
+        kept.append((loss, grad))
+    want = [(i + 1.0, float(i * i)) for i in range(6)]
+    assert [(a[0].item(), g[0].item()) for a, g in kept] == want
+    assert len(step.graphs) == 1 and step.graphs[0][2] == 1  # 2 * w is copied out
