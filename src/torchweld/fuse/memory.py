@@ -7,11 +7,11 @@ that one is freed behind its last reader.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torchweld.fuse.target import Machine
+from torchweld.ir.arena import Arena
 from torchweld.ir.expr import Int
 from torchweld.ir.loop import Buffer, Extern, LoopGraph, views_of
 from torchweld.ir.plan import Bundle, Free, Kernel, Slot, Step
@@ -26,6 +26,7 @@ class Memory:
     fresh: tuple[Buffer, ...]
     arena_bytes: int
     device: str  # of the arena
+    align: int
 
 
 def buffers_of(s: Step) -> tuple[Buffer, ...]:
@@ -61,7 +62,7 @@ def plan_memory(g: LoopGraph, steps: list[Step], machine: Machine) -> Memory:
     returned = {v.buffer for v in g.outputs if v is not None}
     external = {b for s in steps if isinstance(s, Extern) for b in s.outs}
     device = _arena_device(g, last, external)
-    arena = _Arena(machine(device).align)
+    arena: Arena[Buffer] = Arena(machine(device).align)
     fresh: list[Buffer] = []
     sized: set[Buffer] = set()  # fresh because nobody knows how large they are
     out: list[Step] = []
@@ -89,7 +90,8 @@ def plan_memory(g: LoopGraph, steps: list[Step], machine: Machine) -> Memory:
             elif b in arena.live:
                 arena.give(b)
     fresh += [b for b in _unwritten(g, seen) if b not in fresh]
-    return Memory(tuple(out), tuple(arena.slots), tuple(fresh), arena.top, device)
+    slots = tuple(Slot(b, offset, size) for b, (offset, size) in arena.slots.items())
+    return Memory(tuple(out), slots, tuple(fresh), arena.top, device, arena.align)
 
 
 def _arena_device(g: LoopGraph, used: Iterable[Buffer], external: set[Buffer]) -> str:
@@ -106,55 +108,3 @@ def _unwritten(g: LoopGraph, seen: set[Buffer]) -> list[Buffer]:
     """Returned temporaries that no step touches: they have no elements."""
     rest = [v.buffer for v in g.outputs if v is not None and v.buffer not in seen]
     return [b for b in dict.fromkeys(rest) if b.role == "temp"]
-
-
-@dataclass(slots=True)
-class _Arena:
-    """Free gaps of the arena, kept sorted by offset."""
-
-    align: int
-    gaps: list[tuple[int, int]] = field(default_factory=list)  # (offset, bytes)
-    live: dict[Buffer, Slot] = field(default_factory=dict)
-    slots: list[Slot] = field(default_factory=list)
-    top: int = 0
-
-    def take(self, b: Buffer, size: int) -> None:
-        """Place `b` in the smallest gap that holds it, else at the end."""
-        need = self._room(size)
-        fits = [gap for gap in self.gaps if gap[1] >= need]
-        if fits:
-            gap = min(fits, key=lambda x: (x[1], x[0]))
-            self.gaps.remove(gap)
-            offset = gap[0]
-            if gap[1] > need:
-                insort(self.gaps, (offset + need, gap[1] - need))
-        else:
-            offset = self._at_end(need)
-        slot = Slot(b, offset, size)
-        self.live[b] = slot
-        self.slots.append(slot)
-
-    def _room(self, size: int) -> int:
-        return max(-(-size // self.align) * self.align, self.align)
-
-    def _at_end(self, need: int) -> int:
-        """Grow the arena, from the last gap if that touches the end."""
-        if self.gaps and sum(self.gaps[-1]) == self.top:
-            offset, _ = self.gaps.pop()
-        else:
-            offset = self.top
-        self.top = offset + need
-        return offset
-
-    def give(self, b: Buffer) -> None:
-        """Return the slot of `b`, joining neighbouring gaps."""
-        slot = self.live.pop(b)
-        size = self._room(slot.bytes)
-        insort(self.gaps, (slot.offset, size))
-        joined: list[tuple[int, int]] = []
-        for offset, n in self.gaps:
-            if joined and sum(joined[-1]) == offset:
-                joined[-1] = (joined[-1][0], joined[-1][1] + n)
-            else:
-                joined.append((offset, n))
-        self.gaps = joined

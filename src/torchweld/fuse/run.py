@@ -104,7 +104,7 @@ def schedule(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> Plan:
         steps = bundle_small(steps, machine)
     memory = plan_memory(g, steps, machine)
     return Plan(whole, memory.steps, memory.slots, memory.fresh, memory.arena_bytes, tuple(notes),
-                memory.device)  # fmt: skip
+                memory.device, memory.align)  # fmt: skip
 
 
 def _reads(x: Group | Extern) -> Iterable[Buffer]:

@@ -48,8 +48,8 @@ class Repeats:
 
     @property
     def kept(self) -> int:
-        """How many are compiled: the others are an even number."""
-        return _LEAST_KEPT + (self.count - _LEAST_KEPT) % 2
+        """How many are compiled."""
+        return _LEAST_KEPT
 
 
 def find_repeats(graph: Graph) -> Repeats | None:

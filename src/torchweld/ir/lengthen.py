@@ -5,9 +5,8 @@
 
 S2 is S1 with other tensors: other parameters, other results. So S2 turns the state that S1 leaves
 into one of the same form, and can be run once more on the next parameters, any number of times,
-before `after` goes on from there. If the two have different places in the arena they take turns
-(what one leaves lies where the other one looks): X1 has the places of S1, X2 those of S2, and there
-is an even number of them.
+before `after` goes on from there. Temporaries get new places in the arena, by the rule by which
+those of any Program get theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from torchweld.base.errors import InternalError
+from torchweld.ir.arena import Arena
 from torchweld.ir.program import (
+    ALIGN,
     Alloc,
     Call,
     CallArg,
@@ -41,7 +42,7 @@ class Inputs:
 
     labels: of those of the short one that belong to a stretch, by position. shared: its other
     positions -> positions in the long one. places: label -> position in the long one.
-    more: stretches that the short Program lacks; an even number.
+    more: stretches that the short Program lacks.
     results: labels of the short one's outputs that a stretch makes, by position. returned: the
     outputs of the long one, each a label or the position in the short one; by default the same.
     """
@@ -100,15 +101,9 @@ class _Work:
             if t is None or t < self.short.n_inputs or t in self.results or t in others:
                 return "a result of a stretch is none of its own"
             self.results[t] = label
-            self.owned.add(self._root(t))
+            self.owned.add(_root(self.short, t))
         self.owned |= self.results.keys()
         return "" if not self.owned & others else "results share memory"
-
-    def _root(self, t: int) -> int:
-        """The tensor that owns the memory."""
-        while self.short.tensors[t].place == "view":
-            t = self.short.tensors[t].index
-        return t
 
     def find(self) -> str:
         """Stretch k begins where something of it is first read. Answers what is wrong, if any."""
@@ -145,19 +140,7 @@ class _Work:
         moved = [y for x, y in self.next.items() if x != y]
         if len(set(moved)) < len(moved):
             return "two tensors of a stretch become one"
-        return "" if all(map(self._returns, self.next)) else "stretches do not take turns in memory"
-
-    def _returns(self, x: int) -> bool:
-        """If S1 reads x from the stretch before it: whether S2 leaves the like at that place."""
-        y = self.next[x]
-        if x == y or x < self.short.n_inputs or self.first[x] >= self.cut[0]:
-            return True
-        return self._place(x) == self._place(self.next[y])
-
-    def _place(self, t: int) -> int | None:
-        """Where in the arena the memory of a tensor lies."""
-        spec = self.short.tensors[self._root(t)]
-        return spec.index if spec.place == "arena" else None
+        return ""
 
     def _follows(self, x: int, y: int) -> bool:
         """Whether y may be to S2 what x is to S1: both theirs, made in them or right before."""
@@ -255,12 +238,12 @@ class _Writer:
         if once is not None:
             frozen = tuple(self.given.shared[i] for i in once.frozen)
             once = replace(once, frozen=frozen)
-        return replace(
+        return _placed(_rooted(replace(
             self.short, prologue=once, tensors=tuple(self.tensors), steps=tuple(long),
             n_inputs=len(self.given.shared) + len(self.given.places),
             outputs=tuple(results[r] if isinstance(r, tuple) else _named(end, outputs[r])
                           for r in returned),
-        )  # fmt: skip
+        )))  # fmt: skip
 
     def _stretch(self, before: dict[int, int], made: list[int], k: int) -> dict[int, int]:
         """The numbers of stretch Xk: of what S1 made, it reads what the stretch before it made."""
@@ -268,12 +251,7 @@ class _Writer:
         first = len(self.tensors)
         here = read | {t: first + i for i, t in enumerate(made)}
         number = self._namer(here, k)
-        turn = {y: x for x, y in self.work.next.items()} if k % 2 else {}
-        for t in made:
-            spec, like = self.short.tensors[t], self.short.tensors[turn.get(t, t)]
-            if spec.place == "arena":
-                spec = replace(spec, index=like.index)
-            self.tensors.append(_moved(spec, number))
+        self.tensors += [_moved(self.short.tensors[t], number) for t in made]
         return here
 
     def _namer(self, here: Mapping[int, int], ahead: int) -> Callable[[int], int]:
@@ -296,6 +274,55 @@ class _Writer:
         for (k, slot), place in self.given.places.items():
             like[place] = known.get((k, slot), any_of[slot])
         return [replace(self.short.tensors[like[i]], index=i) for i in range(len(like))]
+
+
+def _rooted(p: Program) -> Program:
+    """The Program with views that say what they are views of."""
+    tensors = list(p.tensors)
+    for step in p.steps:
+        if isinstance(step, MakeView):
+            tensors[step.tensor] = replace(tensors[step.tensor], index=step.source)
+    return replace(p, tensors=tuple(tensors))
+
+
+def _placed(p: Program) -> Program:
+    """The Program with its temporaries in an arena, as fuse/memory.py places those of a Plan."""
+    align = p.meta[ALIGN]
+    assert isinstance(align, int)
+    arena: Arena[int] = Arena(align)
+    touched: list[dict[int, None]] = []
+    last: dict[int, int] = {}
+    for at, step in enumerate(p.steps):
+        works = not isinstance(step, MakeView | Drop | Alloc)
+        roots = dict.fromkeys(_root(p, t) for t in tensors_of(step)) if works else {}
+        touched.append({t: None for t in roots if p.tensors[t].place == "arena"})
+        last.update(dict.fromkeys(touched[-1], at))
+    for at, now in enumerate(touched):
+        for t in now:
+            if t not in arena.slots:
+                arena.take(t, _span(p.tensors[t]))
+        for t in now:
+            if last[t] == at:
+                arena.give(t)
+    tensors = list(p.tensors)
+    for t, (offset, _) in arena.slots.items():
+        tensors[t] = replace(tensors[t], index=offset)
+    return replace(p, tensors=tuple(tensors), arena_bytes=arena.top)
+
+
+def _root(p: Program, t: int) -> int:
+    """The tensor that owns the memory."""
+    while p.tensors[t].place == "view":
+        t = p.tensors[t].index
+    return t
+
+
+def _span(x: TensorSpec) -> int:
+    """Bytes from the start of the storage to behind the last element."""
+    if 0 in x.sizes:
+        return 0
+    last = sum((n - 1) * step for n, step in zip(x.sizes, x.strides, strict=True))
+    return (x.offset + last + 1) * x.dtype.bytes
 
 
 def _named(number: Callable[[int], int], t: int | None) -> int | None:

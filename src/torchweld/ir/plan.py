@@ -125,6 +125,7 @@ class Plan:
 
     `fresh`: temporaries that are returned (or aliased by an output): allocated as tensors per call.
     `arena_device`: where the arena is; temporaries of other devices are fresh tensors too.
+    `align`: of what lies in the arena, in bytes.
     """
 
     graph: LoopGraph
@@ -134,3 +135,4 @@ class Plan:
     arena_bytes: int
     refusals: tuple[Refusal, ...] = ()
     arena_device: str = "cpu"
+    align: int = 64

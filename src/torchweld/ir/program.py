@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from torchweld.ir.dtype import DType
 
+ALIGN = "align"  # Program.meta[ALIGN]: of what lies in the arena, in bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
