@@ -11,7 +11,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.fx import Graph, Node
@@ -21,7 +21,7 @@ from torchweld.capture.fx_build import unknown
 from torchweld.capture.late import LEAF, LateNumber, evaluated, in_words
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.values.base import Const, TensorValue, Value, constant
+from torchweld.capture.values.base import Const, Slot, TensorValue, Value, constant
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.source import Source
@@ -233,6 +233,29 @@ def _added(cap: Capture, node: Node) -> float:
     if not isinstance(value, int | float) or not isinstance(alpha, int | float):
         raise _not_known(cap)
     return float(value * alpha)
+
+
+class Writer(Protocol):
+    """What writes the residual program. names: of what it has written, by id."""
+
+    names: dict[int, str]
+
+    def expr(self, slot: Slot) -> str: ...
+    def bind_const(self, obj: object) -> str: ...
+    def assign(self, text: str) -> str: ...
+
+
+def number_text(cap: Capture, x: GraphNumber, writer: Writer) -> str:
+    """A number of the graph's that the frame hands out, as Python computes it."""
+    name = writer.names.get(id(x))
+    if name is None:
+        cap.kept.append(x)
+        if x.fn is None:
+            text = f"{writer.expr(value_read(cap, x))}.item()"
+        else:
+            text = f"{writer.bind_const(x.fn)}({', '.join(map(writer.expr, x.args))})"
+        name = writer.names[id(x)] = writer.assign(text)
+    return name
 
 
 def value_read(cap: Capture, x: GraphNumber) -> TensorValue:
