@@ -28,6 +28,10 @@ class HostFirst:
         return self.main.program
 
     @property
+    def saves(self) -> bool:
+        return self.main.saves
+
+    @property
     def explain(self) -> Callable[..., object] | None:
         return self.main.explain
 
