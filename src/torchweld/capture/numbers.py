@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -80,7 +81,21 @@ def _computed(cap: Capture, fn: Callable[..., float], args: tuple[Value, ...]) -
     if None in operands:
         return None
     node = _node(cap, cap.builder.graph.call_function(fn, tuple(operands)))
-    return GraphNumber(node, fn, args, functools.partial(unknown, cap.loc()))
+    made = GraphNumber(node, fn, args, functools.partial(unknown, cap.loc()))
+    if fn in _PARTIAL and not in_optimizer(cap):
+        cap.builder.may_fail.append(made)
+    return made
+
+
+# arithmetic that raises for some operands, where tensors have infinity or NaN
+_PARTIAL = (operator.truediv, operator.pow, math.sqrt)
+_OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
+
+
+def in_optimizer(cap: Capture) -> bool:
+    """Whether torch's own optimizers compute: they check what they are made with, and count from
+    one, so that they never divide by zero."""
+    return cap.top.code.filename.startswith(_OPTIMIZERS)
 
 
 def _operand(cap: Capture, x: Value) -> Node | float | None:

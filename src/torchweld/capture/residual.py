@@ -252,6 +252,8 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     gone = [] if again else dropped(cap)
     call = r.graph_call() if head or cap.builder.numbers or again or gone or cap.locks else ""
     head += [f"{r.tensor(x)}.grad = None" for x in gone]  # the graph may need the memory
+    for number in cap.builder.may_fail:
+        r.expr(number)  # raises what Python raises
     _effects(r, grad_mode)
     if rest is not None:
         result = f"{GO_ON}({PIECE}, {rest.state(r.expr)})"
