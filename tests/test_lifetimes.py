@@ -256,3 +256,21 @@ def test_compiling_again_and_again_leaves_little_behind():
     traced, objects, _ = growth(call, 300)
     assert traced < 100_000
     assert objects < 300
+
+
+def test_an_optimizer_and_its_parameters_die_after_compiled_steps(no_collector):
+    def train(model, optimizer):
+        optimizer.zero_grad()
+        model(X).square().mean().backward()
+        optimizer.step()
+
+    eager = nn.Linear(16, 4)  # torch keeps the first optimizer of a process
+    train(eager, torch.optim.AdamW(eager.parameters()))
+    compiled, model = torchweld.compile(train), nn.Linear(16, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        compiled(model, optimizer)
+    dead = refs(model=model, optimizer=optimizer, weight=model.weight,
+                state=optimizer.state[model.weight]["exp_avg"])  # fmt: skip
+    del model, optimizer
+    assert alive(dead) == []

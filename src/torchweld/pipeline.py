@@ -65,6 +65,7 @@ from torchweld.runtime.cudagraph import Borrowing
 from torchweld.runtime.cudagraph_plan import Lending
 from torchweld.runtime.executable import Executable, make_executable
 from torchweld.runtime.gradients import Differentiable, Gradients
+from torchweld.runtime.host_first import HostFirst
 
 INCLUDE = Path(__file__).parent / "codegen" / "include"
 Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
@@ -356,9 +357,14 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
 
 def _executable(program: Program, owned: frozenset[int], settings: GraphSettings,
                 lending: Lending | None = None, borrowing: Borrowing | None = None) -> Executable:
+    cfg = config.current()
     with events.timed("runtime"):
-        return make_executable(program, config.current(), INCLUDE, owned, settings.cuda_graphs,
+        made = make_executable(program, cfg, INCLUDE, owned, settings.cuda_graphs,
                                lending, borrowing)  # fmt: skip
+        if program.host is None:
+            return made
+        host = make_executable(program.host.program, cfg, INCLUDE)
+        return HostFirst(host, made, program.host)
 
 
 def _counted(compiled: Compiled) -> Compiled:

@@ -44,9 +44,10 @@ from torchweld.ir.loop import LoopGraph, writes
 from torchweld.ir.loop_text import text as loop_text
 from torchweld.ir.loop_verify import verify as verify_loop
 from torchweld.ir.plan_text import text as plan_text
-from torchweld.ir.program import Program, Prologue
+from torchweld.ir.program import HostPart, Program, Prologue
 from torchweld.ir.static_shapes import has_free_symbols
 from torchweld.lower.freeze import freeze
+from torchweld.lower.host import split_host
 from torchweld.lower.run import lower
 
 # for the results whose gradients are given: the Program, and which outputs are the gradients
@@ -103,11 +104,24 @@ def _whole_program(gm: GraphModule, number: int, freezes: bool) -> Program:
     with events.timed("lower"):
         fixed = owned_inputs(gm) if freezes else frozenset()
         parts = freeze(lower(pair), fixed - frozenset(pair.mutated))
-    program = loops_to_program(parts.main, number)
     if parts.prologue is None:
-        return program
+        return _with_host(parts.main, number)
+    program = loops_to_program(parts.main, number)
     prologue = loops_to_program(parts.prologue, number, "prologue_")
     return replace(program, prologue=Prologue(prologue, parts.frozen))
+
+
+def _with_host(loop: LoopGraph, number: int) -> Program:
+    """The Program of a LoopGraph; what it computes on the CPU for kernels of a GPU goes first."""
+    parts = split_host(loop)
+    if parts is None:
+        return loops_to_program(loop, number)
+    program = loops_to_program(parts.main, number)
+    host = loops_to_program(parts.host, number, "host_")
+    written = {parts.takes[i] for i in host.meta["mutated"]}  # type: ignore[attr-defined]
+    changed = written.union(program.meta["mutated"])  # type: ignore[arg-type]
+    program.meta["mutated"] = tuple(sorted(changed))
+    return replace(program, host=HostPart(host, parts.takes, parts.crossing, parts.gives))
 
 
 def loops_to_program(loop: LoopGraph, number: int, part: str = "") -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from optimizer_twin import check_steps, drive, parameters
+from optimizer_twin import SHAPES, check_steps, drive, parameters
 
 import torchweld
 from torchweld import pipeline
@@ -108,7 +108,7 @@ def test_a_step_inside_of_a_compiled_function():
         for p, g in zip(params, grads, strict=True):
             p.grad.copy_(g)
         optimizer.step()
-        return params[0].sum()
+        return params[0] * 2
 
     torchweld.reset()
     compiled, results = torchweld.compile(train, fullgraph=True), []
@@ -146,3 +146,106 @@ def test_another_tensor_in_the_place_of_a_parameter_has_its_own_state():
     step()
     assert torch.equal(optimizer.state[others[0]]["momentum_buffer"], others[0].grad)
     torch.testing.assert_close(others[0], expected)
+
+
+def test_one_kernel_for_each_parameter_and_one_for_all_counters():
+    counts = check_steps(lambda p: torch.optim.AdamW(p, lr=0.01, foreach=True))
+    assert counts["kernels"] == 2 * (len(SHAPES) + 1)
+
+
+def whole_step(model, optimizer, x, y):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss.item()
+
+
+def test_a_whole_step_with_a_scheduler_is_one_graph():
+    torchweld.reset()
+    torch.manual_seed(0)
+    x, y, results = torch.randn(5, 8), torch.randn(5, 4), []
+    for fn in (whole_step, torchweld.compile(whole_step, fullgraph=True)):
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+        losses = []
+        for _ in range(6):
+            losses.append(fn(model, optimizer, x, y))
+            scheduler.step()
+        results.append((losses, [p.detach() for p in model.parameters()]))
+    assert pipeline.STATISTICS.captures == 2
+    assert results[1][0] == pytest.approx(results[0][0], rel=1e-5)
+    torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_scaler_skips_a_step_with_an_infinite_gradient(fused):
+    results = []
+    for compiles in (False, True):
+        torchweld.reset()
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 4)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
+        if compiles:
+            optimizer.step = torchweld.compile(optimizer.step)
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=3)
+        for i in range(5):
+            x = torch.randn(5, 8)
+            x[0, 0] = float("inf") if i == 2 else 0.0
+            optimizer.zero_grad()
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        results.append([model.weight.detach(), torch.tensor(scaler.get_scale()),
+                        *(state["step"] for state in optimizer.state.values())])  # fmt: skip
+    assert pipeline.STATISTICS.breaks == 0
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_a_step_with_a_closure():
+    results = []
+    for compiles in (False, True):
+        torchweld.reset()
+        torch.manual_seed(0)
+        model, x = torch.nn.Linear(8, 4), torch.randn(5, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+        def closure(model=model, x=x, optimizer=optimizer):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        step = torchweld.compile(optimizer.step) if compiles else optimizer.step
+        results.append([*(step(closure).detach() for _ in range(4)), model.weight.detach()])
+    assert pipeline.STATISTICS.breaks == 0
+    torch.testing.assert_close(results[1], results[0])
+
+
+def test_a_number_of_a_tensor_stays_in_the_graph_and_can_be_returned():
+    def fn(x):
+        total = (x * 2).sum().item()
+        x += 1
+        return x * total, total, total / 2 + 1
+
+    torchweld.reset()
+    want = fn(torch.arange(4.0))
+    got = torchweld.compile(fn, fullgraph=True)(torch.arange(4.0))
+    assert torch.equal(got[0], want[0])
+    assert got[1:] == want[1:]
+    assert pipeline.STATISTICS.graphs == 1
+
+
+def test_a_division_by_a_number_that_is_zero_raises_as_in_eager():
+    def fn(x):
+        return x * (1.0 / x.sum().item())
+
+    torchweld.reset()
+    compiled = torchweld.compile(fn, fullgraph=True)
+    assert torch.equal(compiled(torch.ones(4)), fn(torch.ones(4)))
+    with pytest.raises(ZeroDivisionError):
+        compiled(torch.zeros(4))
+    assert pipeline.STATISTICS.graphs == 1

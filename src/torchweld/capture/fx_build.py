@@ -152,6 +152,7 @@ class GraphBuilder:
         self.risky = False
         self.on_risk: Callable[[], None] = lambda: None
         self.computes = False  # numbers, in the graph
+        self.may_fail: list[GraphNumber] = []  # those whose arithmetic may raise
         self._names: set[str] = set()
 
     # ------------------------------------------------------------------ inputs

@@ -30,7 +30,7 @@ from torchweld.ir.source import (
 )
 
 # up to this number, pairs of distinct objects are checked one by one
-_FEW_PAIRS = 4
+FEW_PAIRS = 4
 # guards about an item of a dict that cannot change while the dict does not (the guard program
 # itself checks the type again where `__class__` can be assigned)
 _STABLE = ("is", "equal", "is_not", "type")
@@ -124,7 +124,7 @@ class GuardBuilder:
     def _pairs(self, late: list[Guard]) -> list[Guard]:
         """Many objects that must be distinct from one another are checked at once."""
         distinct = [g for g in late if g.kind == "distinct"]
-        if len(distinct) <= _FEW_PAIRS:
+        if len(distinct) <= FEW_PAIRS:
             return late
         for group in _connected(distinct):
             self._note(distinct[0])

@@ -21,7 +21,7 @@ from torchweld.capture import functions, opcodes, outside
 from torchweld.capture.attrs import closure_of
 from torchweld.capture.calls import call_value
 from torchweld.capture.class_writes import settle_class_guards
-from torchweld.capture.guard_build import is_no_inference
+from torchweld.capture.guard_build import FEW_PAIRS, is_no_inference
 from torchweld.capture.modes import ATTENTION, attention_order
 from torchweld.capture.modes_kept import keep_modes, left_in_inference
 from torchweld.capture.module import CapturedModule, kept_results
@@ -370,8 +370,11 @@ def _finish_graph(cap: Capture, outputs: list[TensorValue]) -> GraphModule:
 
 def _guard_aliases(cap: Capture) -> None:
     """An input that the graph writes must stay another object than every other input."""
-    inputs = cap.builder.inputs
-    for i in cap.builder.mutated_inputs():
-        for j, (source, _, _) in enumerate(inputs):
+    sources = [source for source, _, _ in cap.builder.inputs]
+    mutated = cap.builder.mutated_inputs()
+    if len(sources) > FEW_PAIRS + 1:
+        mutated = mutated[:1]  # so many pairs with one object become one check of all objects
+    for i in mutated:
+        for j, source in enumerate(sources):
             if i != j:
-                cap.guard("distinct", inputs[i][0], source)
+                cap.guard("distinct", sources[i], source)

@@ -505,19 +505,23 @@ def _enter(cap: Capture, gen: GeneratorValue, cont: Cont,
     frame.exc = []
     gen.running = True
 
+    def left(finished: bool) -> None:
+        gen.running, gen.finished = False, finished
+        frame.on_yield = frame.on_return = frame.on_raise = None  # which refer to the frame
+
     def yielded(value: Value) -> None:
-        gen.running = False
+        left(False)
         frame.exc = cap.handled[outer:]
         del cap.handled[outer:]
         cont(value)
 
     def returned(value: Value) -> None:
-        gen.running, gen.finished = False, True
+        left(True)
         del cap.handled[outer:]
         finished(value)
 
     def failed(exc: Value) -> bool:
-        gen.running, gen.finished = False, True
+        left(True)
         del cap.handled[outer:]
         if issubclass(exc.cls(), StopIteration):
             if gen.kind not in _SUSPENDED:  # stands for an iterator that is no generator

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.fx import Graph, Node
@@ -21,7 +22,7 @@ from torchweld.capture.fx_build import unknown
 from torchweld.capture.late import LEAF, LateNumber, evaluated, in_words
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.values.base import Const, TensorValue, Value, constant
+from torchweld.capture.values.base import Const, Slot, TensorValue, Value, constant
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.source import Source
@@ -80,7 +81,21 @@ def _computed(cap: Capture, fn: Callable[..., float], args: tuple[Value, ...]) -
     if None in operands:
         return None
     node = _node(cap, cap.builder.graph.call_function(fn, tuple(operands)))
-    return GraphNumber(node, fn, args, functools.partial(unknown, cap.loc()))
+    made = GraphNumber(node, fn, args, functools.partial(unknown, cap.loc()))
+    if fn in _PARTIAL and not in_optimizer(cap):
+        cap.builder.may_fail.append(made)
+    return made
+
+
+# arithmetic that raises for some operands, where tensors have infinity or NaN
+_PARTIAL = (operator.truediv, operator.pow, math.sqrt)
+_OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
+
+
+def in_optimizer(cap: Capture) -> bool:
+    """Whether torch's own optimizers compute: they check what they are made with, and count from
+    one, so that they never divide by zero."""
+    return cap.top.code.filename.startswith(_OPTIMIZERS)
 
 
 def _operand(cap: Capture, x: Value) -> Node | float | None:
@@ -233,6 +248,29 @@ def _added(cap: Capture, node: Node) -> float:
     if not isinstance(value, int | float) or not isinstance(alpha, int | float):
         raise _not_known(cap)
     return float(value * alpha)
+
+
+class Writer(Protocol):
+    """What writes the residual program. names: of what it has written, by id."""
+
+    names: dict[int, str]
+
+    def expr(self, slot: Slot) -> str: ...
+    def bind_const(self, obj: object) -> str: ...
+    def assign(self, text: str) -> str: ...
+
+
+def number_text(cap: Capture, x: GraphNumber, writer: Writer) -> str:
+    """A number of the graph's that the frame hands out, as Python computes it."""
+    name = writer.names.get(id(x))
+    if name is None:
+        cap.kept.append(x)
+        if x.fn is None:
+            text = f"{writer.expr(value_read(cap, x))}.item()"
+        else:
+            text = f"{writer.bind_const(x.fn)}({', '.join(map(writer.expr, x.args))})"
+        name = writer.names[id(x)] = writer.assign(text)
+    return name
 
 
 def value_read(cap: Capture, x: GraphNumber) -> TensorValue:

@@ -17,7 +17,7 @@ from torchweld.capture.grads import dropped, is_spent, spent, unchanged, without
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
 from torchweld.capture.modes_kept import Calls
-from torchweld.capture.numbers import value_read
+from torchweld.capture.numbers import number_text
 from torchweld.capture.rebuild import BUILDERS, WRITERS
 from torchweld.capture.residual_iterators import stuck
 from torchweld.capture.session import Capture
@@ -76,7 +76,7 @@ class Residual:
             case LateNumber() if not slot.fixed:
                 return self.late(slot)
             case GraphNumber():
-                return self.number(slot)
+                return number_text(self.cap, slot, self)
             case SizeValue():
                 return self.cap.sizes.text(slot.number.node.value, self.param, self.bind_const)
             case Loose() if not slot.fixed:
@@ -125,16 +125,6 @@ class Residual:
     def late(self, x: LateNumber) -> str:
         """Numbers that are computed have their names from `prologue`."""
         return self.param(x.source) if x.source is not None else self.names[id(x)]
-
-    def number(self, x: GraphNumber) -> str:
-        """A number of the graph's that the frame hands out is computed as Python computes it."""
-        name = self.names.get(id(x))
-        if name is None:
-            name = self.names[id(x)] = self.assign(
-                f"{self.tensor(value_read(self.cap, x))}.item()" if x.fn is None else
-                f"{self.bind_const(x.fn)}({', '.join(map(self.expr, x.args))})")  # fmt: skip
-            self._kept.append(x)
-        return name
 
     def prologue(self, again: bool) -> list[str]:
         """Statements that compute the late numbers and draw the random ones.
@@ -262,6 +252,8 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     gone = [] if again else dropped(cap)
     call = r.graph_call() if head or cap.builder.numbers or again or gone or cap.locks else ""
     head += [f"{r.tensor(x)}.grad = None" for x in gone]  # the graph may need the memory
+    for number in cap.builder.may_fail:
+        r.expr(number)  # raises what Python raises
     _effects(r, grad_mode)
     if rest is not None:
         result = f"{GO_ON}({PIECE}, {rest.state(r.expr)})"

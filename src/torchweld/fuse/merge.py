@@ -23,6 +23,8 @@ from torchweld.ir.loop import Axis, Buffer, Extern, Nest, Reduce
 
 MAX_MEMBERS = 64
 MAX_BUFFERS = 48
+# the same of groups without loops, which are a few statements each
+MAX_SCALARS = 512
 Index = tuple[Expr, ...]
 Names = dict[Sym, Sym]
 
@@ -56,13 +58,33 @@ def merge_groups(
         for p in before:
             m.after[p].add(i)
     readers: dict[Buffer, list[int]] = {}
+    single: list[int] = []
     for i, x in enumerate(items):
         if isinstance(x, Group):
             _merge_with_producers(m, i)
             _merge_with_siblings(m, i, readers)
             for b in x.reads:
                 readers.setdefault(b, []).append(i)
+            if _is_single(m, i):
+                _merge_with_single(m, i, single)
+                single.append(i)
     return _ordered(m)
+
+
+def _is_single(m: Merger, i: int) -> bool:
+    """Whether the group of node `i` computes numbers, on the CPU: a launch would cost more."""
+    group = m.groups[m.owner[i]]
+    assert isinstance(group, Group)
+    return not group.sizes and group.device == "cpu"
+
+
+def _merge_with_single(m: Merger, i: int, single: list[int]) -> None:
+    """Merge with an earlier group that computes numbers too, whatever they are made of."""
+    tried: set[int] = set()
+    for j in reversed(single[-4:]):
+        if m.owner[j] not in tried | {m.owner[i]} and _is_single(m, j):
+            tried.add(m.owner[j])
+            _try(m, m.owner[j], m.owner[i], siblings=True)
 
 
 def _merge_with_producers(m: Merger, i: int) -> None:
@@ -157,15 +179,18 @@ def _limits(a: Group, b: Group) -> str:
         return "a scatter runs in the order of its loop"
     if a.device != b.device:
         return f"they run on {a.device} and {b.device}"
-    if len(a.members) + len(b.members) > MAX_MEMBERS:
-        return f"together they have more than {MAX_MEMBERS} nests"
-    if len(a.reads.keys() | a.writes.keys() | b.reads.keys() | b.writes.keys()) > MAX_BUFFERS:
-        return f"together they touch more than {MAX_BUFFERS} buffers"
+    members, buffers = (MAX_MEMBERS, MAX_BUFFERS) if a.sizes or b.sizes else (MAX_SCALARS,) * 2
+    if len(a.members) + len(b.members) > members:
+        return f"together they have more than {members} nests"
+    if len(a.reads.keys() | a.writes.keys() | b.reads.keys() | b.writes.keys()) > buffers:
+        return f"together they touch more than {buffers} buffers"
     return ""
 
 
 def _worthless(a: Group, b: Group, target: Target) -> str:
-    """Siblings must share a good part of their traffic."""
+    """Siblings must share a good part of their traffic, unless they are but numbers."""
+    if not a.sizes and not b.sizes and a.device == "cpu":
+        return ""
     shared = sum(size_of(x) for x in a.reads.keys() & b.reads.keys())
     little = max(a.bytes, b.bytes) <= target.side_bytes
     if little or shared * 4 >= min(a.bytes, b.bytes):

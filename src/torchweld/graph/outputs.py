@@ -117,10 +117,13 @@ def check_overlap(mutated: Sequence[int], fakes: Sequence[Tensor]) -> None:
 
     Errors: Unsupported W201.
     """
+    sharing: dict[int, list[int]] = {}
+    for j, fake in enumerate(fakes):
+        sharing.setdefault(fake.untyped_storage()._cdata, []).append(j)
     for i in mutated:
-        for j, other in enumerate(fakes):
-            if j != i and share_storage(fakes[i], other):
-                raise Unsupported("W201", f"inputs {i} and {j} share memory and {i} is changed")
+        j = next((j for j in sharing[fakes[i].untyped_storage()._cdata] if j != i), i)
+        if j != i:
+            raise Unsupported("W201", f"inputs {i} and {j} share memory and {i} is changed")
 
 
 def _check_output(out: Any) -> None:

@@ -61,6 +61,8 @@ def lengthen(short: Program, inputs: Inputs) -> Program | str:
         return "it serves a range of sizes"
     if short.meta.get("mutated"):
         return "it writes to inputs"
+    if short.host is not None:
+        return "numbers are computed on the CPU"
     if short.prologue is not None and not inputs.shared.keys() >= set(short.prologue.frozen):
         return "it computes something of a stretch's parameters once"
     if any(isinstance(step, Draw) for step in short.steps):

@@ -215,6 +215,7 @@ class Program:
     arena_device: str = "cpu"
     prologue: Prologue | None = None
     sizes: Sizes | None = None
+    host: HostPart | None = None
 
     @property
     def n_constants(self) -> int:
@@ -230,3 +231,18 @@ class Prologue:
 
     program: Program
     frozen: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPart:
+    """What is computed on the CPU before a Program for a GPU, in every call.
+
+    takes: the positions of the call's inputs that `program` gets. crossing: how many of its results
+    the Program takes behind the inputs; the others are outputs of the call, at the positions
+    `gives`, where the Program's own are None.
+    """
+
+    program: Program
+    takes: tuple[int, ...]
+    crossing: int
+    gives: tuple[int, ...]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +27,7 @@ from torchweld.capture.modes import (
     enter,
     undo_of,
 )
+from torchweld.capture.numbers import in_optimizer
 from torchweld.capture.policy import inline_anyway
 from torchweld.capture.session import Capture, is_compiling
 from torchweld.capture.state import Cont, raised, refuse
@@ -134,21 +134,14 @@ _answer(False, torch.overrides.has_torch_function, torch.overrides.has_torch_fun
 @function(torch.compiler.is_compiling)
 def compiling(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """True, but for torch.optim: what it does for other compilers is not what it does in eager."""
-    cap.deliver(boolean(not _in_optimizer(cap)), cont)
-
-
-_OPTIMIZERS = os.path.dirname(torch.optim.__file__) + os.sep
-
-
-def _in_optimizer(cap: Capture) -> bool:
-    return cap.top.code.filename.startswith(_OPTIMIZERS)
+    cap.deliver(boolean(not in_optimizer(cap)), cont)
 
 
 @NAMED.register((_DYNAMO, "graph_break"))
 @function(marks.graph_break)
 def graph_break(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """Those of torch.optim are there for the sake of AOTAutograd."""
-    if _in_optimizer(cap):
+    if in_optimizer(cap):
         cap.deliver(Const(None), cont)
         return
     said = [str(constant(a)) for a in (*args, *kwargs.values())]
