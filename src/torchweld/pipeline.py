@@ -40,6 +40,7 @@ from torchweld.graph.autograd import (
     needs_autograd,
     outputs_require_grad,
 )
+from torchweld.graph.symbols import env_of
 from torchweld.ir.graph import (
     KEPT,
     VAL,
@@ -50,6 +51,7 @@ from torchweld.ir.graph import (
 )
 from torchweld.ir.guard import Guard
 from torchweld.ir.program import Call, GridLaunch, Launch, Program
+from torchweld.ir.sizes import Fact
 from torchweld.ir.static_shapes import has_free_symbols
 from torchweld.programs import (
     MakeBackward,
@@ -324,10 +326,6 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
         triton_service.warm(cfg)
     settings = settings_of(gm)
     records = needs_autograd(gm, fakes)
-    if has_free_symbols(fakes) and (records or len(fakes) > sum(
-            isinstance(f, torch.Tensor) for f in fakes)):  # fmt: skip
-        reason = "an input requires grad" if records else "a number among the inputs is a size"
-        return _through_aten(gm, Refusal("W208", reason))
     if records and settings.freeze:
         why = Refusal("W207", "an input requires grad and grad mode is on")
         events.emit("graph", "not frozen", why.text(), code=why.code, why=why.why)
@@ -379,7 +377,10 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
     compiled = Compiled(plain, executable, differentiable=any(parts.tangents))
     owned = owned_inputs(gm)
     static = frozenset(k for k, i in enumerate(parts.kept_inputs) if i in owned)
-    build = functools.partial(_backward, weakref.ref(compiled), parts, make, static, settings)
+    env = env_of(parts.forward.forward) if parts.forward.sizes else None
+    known = () if env is None else env.facts()
+    build = functools.partial(_backward, weakref.ref(compiled), parts, make, static, settings,
+                              known)  # fmt: skip
     call = Differentiable(
         parts, executable, build, plain, ambient(), parts.forward.mutated, inference_inputs(gm)
     )
@@ -396,14 +397,15 @@ def _free(gm: GraphModule, graph: Graph) -> None:
 
 
 def _backward(compiled: weakref.ref[Compiled], parts: Joint, make: MakeBackward,
-              static: frozenset[int], settings: GraphSettings,
+              static: frozenset[int], settings: GraphSettings, known: tuple[Fact, ...],
               given: tuple[bool, ...]) -> Gradients | None:  # fmt: skip
     """The compiled backward for the results whose gradients are given, None if there is none:
-    then the captured graph is differentiated. static: its inputs that are parameters."""
+    then the captured graph is differentiated. static: its inputs that are parameters. known: the
+    facts about sizes that are guarded; what else is decided is asked at each call."""
     cfg = config.current()
     try:
         with Compiling():
-            program, places = make(given)
+            program, places, numbers = make(given)
             executable = _executable(program, static, settings, Lending(least=0),
                                      _borrowing(compiled(), parts))  # fmt: skip
     except Exception as error:
@@ -419,7 +421,9 @@ def _backward(compiled: weakref.ref[Compiled], parts: Joint, make: MakeBackward,
     owner = compiled()
     if owner is not None:
         owner.backwards.append(executable)
-    return Gradients(executable, places)
+    env = env_of(parts.forward.forward) if parts.forward.sizes else None
+    facts = () if env is None else tuple(f for f in env.facts() if f not in known)
+    return Gradients(executable, places, numbers, facts)
 
 
 def _borrowing(compiled: Compiled | None, parts: Joint) -> Borrowing | None:
@@ -441,8 +445,7 @@ def _through_aten(gm: GraphModule, why: Refusal) -> Compiled:
 
 def weld_backend(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """The default backend."""
-    plain = number_places(gm) and not has_free_symbols(values_of_inputs(gm))
-    compiled = _compile_with_numbers(gm) if plain else compile_graph(gm)
+    compiled = _compile_with_numbers(gm) if number_places(gm) else compile_graph(gm)
     STATISTICS.add(compiled)
     return compiled.call
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +58,9 @@ class _Shown:
 
     @property
     def free_symbols(self) -> set[object]:
-        return set(symbols_of(self.node.value))
+        # torch asks sympy what kind they are, if that was imported
+        kind: Any = getattr(sys.modules.get("sympy"), "Symbol", None)
+        return {s if kind is None else kind(s.name) for s in symbols_of(self.node.value)}
 
     def __str__(self) -> str:
         return str(self.node.str())
@@ -349,8 +352,7 @@ class SizeNode:
             return self.floor()
         return self._rounded(ceil_ratio, math.trunc)
 
-    def sym_int(self) -> SizeNode:
-        return self.trunc()
+    sym_int = trunc
 
     def round(self, ndigits: int | None = None) -> SizeNode:
         if self.is_int():
@@ -376,8 +378,6 @@ class SizeNode:
         a, b = _common(self.value), _common(other.value)
         if a is not None and b is not None:
             return self._bool(make(a.num * b.den, b.num * a.den))
-        if self.is_bool() and other.is_bool():
-            return self.wrap_bool(fn(self.fixed(), other.fixed()))
         return self.wrap_bool(fn(self.fixed(), other.fixed()))
 
     def eq(self, other: SizeNode) -> SizeNode:

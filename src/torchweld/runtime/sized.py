@@ -44,6 +44,10 @@ def _never(program: Program) -> bool:
     return False
 
 
+class TooLargeError(InternalError):
+    """Sizes that the kernels cannot run, and no eager function that could."""
+
+
 class _Eager:
     """What runs sizes that are too large for the kernels: eager."""
 
@@ -57,7 +61,7 @@ class _Eager:
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         eager = self.owner.with_ints(self.owner.eager)
         if eager is None:
-            raise InternalError("sizes that are too large for the kernels of this graph")
+            raise TooLargeError("sizes that are too large for the kernels of this graph")
         return tuple(eager(*inputs))  # type: ignore[arg-type]
 
     def trim(self) -> None:
