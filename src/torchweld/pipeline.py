@@ -51,6 +51,7 @@ from torchweld.ir.graph import (
 )
 from torchweld.ir.guard import Guard
 from torchweld.ir.program import Call, GridLaunch, Launch, Program
+from torchweld.ir.size_node import is_number
 from torchweld.ir.sizes import Fact
 from torchweld.ir.static_shapes import has_free_symbols
 from torchweld.programs import (
@@ -335,7 +336,7 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
         if records:
             check_writes(gm)
         program = to_program(gm, number, frozen=settings.freeze and not records)
-        executable = _executable(program, owned_inputs(gm), settings)
+        executable = _executable(program, owned_inputs(gm), settings, numbers=_numbers(gm))
     except (Unsupported, BackendError) as error:
         if cfg.mode == "strict" and isinstance(error, BackendError):
             raise
@@ -353,10 +354,16 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
 
 
 def _executable(program: Program, owned: frozenset[int], settings: GraphSettings,
-                lending: Lending | None = None, borrowing: Borrowing | None = None) -> Executable:
+                lending: Lending | None = None, borrowing: Borrowing | None = None,
+                numbers: frozenset[int] = frozenset()) -> Executable:  # fmt: skip
     with events.timed("runtime"):
         return make_executable(program, config.current(), INCLUDE, owned, settings.cuda_graphs,
-                               lending, borrowing)  # fmt: skip
+                               lending, borrowing, numbers)  # fmt: skip
+
+
+def _numbers(gm: GraphModule) -> frozenset[int]:
+    """The positions of the inputs that are ints."""
+    return frozenset(i for i, v in enumerate(values_of_inputs(gm)) if is_number(v))
 
 
 def _counted(compiled: Compiled) -> Compiled:
@@ -370,7 +377,7 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
     settings = settings_of(gm)
     parts, program, make = to_halves(gm, number)
     lending = Lending(len(parts.saved), parts.kept_results)
-    executable = _executable(program, owned_inputs(gm), settings, lending)
+    executable = _executable(program, owned_inputs(gm), settings, lending, numbers=_numbers(gm))
     plain = restoring(gm, gm.forward)
     if not program.meta["mutated"]:
         executable.explain = plain

@@ -87,7 +87,8 @@ class SizedExecutable:
     """Called with inputs of any sizes that the Program serves.
 
     make: from a Program without symbolic sizes to what runs it. visitor: the same, with what lets
-    that run a Program of other sizes, unless a call is in flight. driver: of the latest.
+    that run a Program of other sizes, unless a call is in flight. numbers: positions of inputs that
+    are ints, besides those that are read as sizes. driver: of the latest.
     """
 
     saves = False
@@ -95,6 +96,7 @@ class SizedExecutable:
     def __init__(
         self, program: Program, make: Callable[[Program], Run],
         visitor: Callable[[Program], tuple[Run, Resize]] | None = None,
+        numbers: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
         if program.sizes is None:
             raise InternalError("a Program without symbolic sizes")
@@ -102,7 +104,8 @@ class SizedExecutable:
         self.sizes = program.sizes
         self._make = make
         self._read = [(k, _READERS[kind](dim)) for kind, k, dim in program.sizes.readings]
-        self._numbers = {k for kind, k, _ in program.sizes.readings if kind == "number"}
+        read = {k for kind, k, _ in program.sizes.readings if kind == "number"}
+        self._numbers = numbers | read
         self._made: OrderedDict[tuple[int, ...], Run] = OrderedDict()
         self._met: set[tuple[int, ...]] = set()
         self._make_visitor = visitor
