@@ -10,7 +10,8 @@ from torch.fx import Graph, Node
 
 from torchweld.ir.expr import Expr, Sym
 from torchweld.ir.graph import VAL
-from torchweld.ir.size_node import SizeNode, is_number, node_of, plain, symbolic, symbols_of
+from torchweld.ir.size_node import SizeNode, is_number, node_of, plain, symbolic
+from torchweld.ir.size_values import symbols_of
 from torchweld.ir.sizes import Size, SizeEnv
 
 

@@ -9,7 +9,7 @@ all that was used: they are guarded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -218,7 +218,7 @@ class SizeEnv:
         self._solved: dict[Expr, Fact] = {}
         self._facts: dict[Relation, Loc] = {}
         self._tight: dict[Expr, Expr] = {}  # a symbol -> the same with its bounds of now
-        self._silent = False
+        self._answer: Callable[[Condition], bool] | None = None
 
     # ------------------------------------------------------------ symbols
     def symbol(self, hint: int, lo: int | None = 2, hi: int | None = None) -> Sym:
@@ -237,13 +237,17 @@ class SizeEnv:
         return substitute(e, self.known_as) if self.known_as else e
 
     @contextmanager
-    def silent(self) -> Iterator[None]:
-        """Answer by the values now, and take no facts down: for answers that nobody relies on."""
-        before, self._silent = self._silent, True
+    def answering(self, answer: Callable[[Condition], bool]) -> Iterator[None]:
+        """Ask `answer` what does not follow from the facts, and take no facts down."""
+        before, self._answer = self._answer, answer
         try:
             yield
         finally:
-            self._silent = before
+            self._answer = before
+
+    def silent(self) -> AbstractContextManager[None]:
+        """Answer by the values now, and take no facts down: for answers that nobody relies on."""
+        return self.answering(self.truth_now)
 
     # ------------------------------------------------------------ questions
     def truth_now(self, c: Condition) -> bool:
@@ -274,9 +278,10 @@ class SizeEnv:
         known = self.known(c)
         if known is not None:
             return known
+        if self._answer is not None:
+            return self._answer(c)
         now = self.truth_now(c)
-        if not self._silent:
-            self._assume(c if now else negation(c))
+        self._assume(c if now else negation(c))
         return now
 
     def fixed(self, e: Expr) -> int:
@@ -472,6 +477,12 @@ def _most(a: int | None, b: int | None) -> int | None:
 def floor_ratio(x: Ratio) -> Expr:
     """math.floor(num / den): rounding does not carry a quotient over an integer below 2**53."""
     return x.num // x.den
+
+
+def round_ratio(x: Ratio) -> Expr:
+    """round(num / den): up from more than a half, and from a half if the result is even then."""
+    whole, rest = x.num // x.den, x.num % x.den
+    return whole + (rest * 2 + whole % 2) // (x.den + 1)
 
 
 def ceil_ratio(x: Ratio) -> Expr:
