@@ -151,6 +151,19 @@ def test_a_backward_that_decides_more_than_is_guarded_serves_the_sizes_for_which
     assert made == [True, True, False, True]
 
 
+def test_a_memory_budget_fixes_no_size():
+    fn = torchweld.compile(lambda x, w: torch.softmax(x @ w, -1).sin().exp(),
+                           options={"memory_budget": 0.3})  # fmt: skip
+    torchweld.reset()
+    for n in (3, 5, 8):
+        x, w = leaf(n, 4), leaf(4, 4)
+        y, v = copied(x), copied(w)
+        fn(x, w).sum().backward()
+        torch.softmax(y @ v, -1).sin().exp().sum().backward()
+        torch.testing.assert_close([x.grad, w.grad], [y.grad, v.grad])
+    assert torchweld.statistics()["captures"] == 2
+
+
 def _decide_at_backward(monkeypatch):
     """The stages behind a backward graph find out that the first size is at most 5."""
     plain = torchweld.pipeline.backward
