@@ -50,6 +50,13 @@ PROGRAMS = {
         lambda n: (torch.randn(n, 1), torch.randn(4))),
     "padded to the longest": (
         lambda *xs: pad_all(xs), lambda n: (*rows(n), *rows(n + 1), *rows(n + 3))),
+    "bicubic": (lambda x: F.interpolate(x, size=(x.shape[2] * 2, 5), mode="bicubic") * 2,
+                lambda n: (torch.randn(1, 2, n + 2, n + 3),)),
+    "bicubic by a factor": (lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic") * 2,
+                            lambda n: (torch.randn(1, 2, n + 2, n + 3),)),
+    "bicubic of a grid of a size": (
+        lambda x, g: F.interpolate(g, size=x.shape[:2], mode="bicubic", antialias=True) * 2,
+        lambda n: (torch.randn(n, n + 1), torch.ones(1, 2, 4, 4))),
     "rfft": (lambda x: torch.fft.rfft(x).abs() * 2, lambda n: (torch.randn(3, n + 4),)),
     "fft of columns": (lambda x: torch.fft.fft(x, dim=0).real * 2, rows),
 }  # fmt: skip

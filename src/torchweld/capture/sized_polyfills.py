@@ -36,6 +36,27 @@ def linspace(start: float, end: float, steps: int, dtype: Any = None, device: An
     return torch.where(i < steps // 2, near, far).to(kind)
 
 
+def upsample_bicubic2d(input: Tensor, output_size: Any, align_corners: bool,
+                       scale_factors: Any = None) -> Tensor:  # fmt: skip
+    return _resized(torch.ops.aten.upsample_bicubic2d.default, input, output_size, align_corners,
+                    scale_factors)  # fmt: skip
+
+
+def upsample_bicubic2d_aa(input: Tensor, output_size: Any, align_corners: bool,
+                          scale_factors: Any = None) -> Tensor:  # fmt: skip
+    return _resized(torch.ops.aten._upsample_bicubic2d_aa.default, input, output_size,
+                    align_corners, scale_factors)  # fmt: skip
+
+
+def _resized(op: Any, input: Tensor, output_size: Any, align_corners: bool,
+             scale_factors: Any) -> Tensor:  # fmt: skip
+    scales: Any = (None, None) if scale_factors is None else scale_factors
+    size = output_size
+    if size is None:
+        size = [int(input.shape[d + 2] * scales[d]) for d in (0, 1)]
+    return op(input, size, align_corners, scales[0], scales[1])  # type: ignore[no-any-return]
+
+
 def tensor_of(data: Any, dtype: Any, device: Any) -> Tensor:
     """torch.tensor of numbers, in lists to any depth."""
     if isinstance(data, (list, tuple)):

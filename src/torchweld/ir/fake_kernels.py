@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
@@ -149,6 +150,20 @@ def _however_chosen(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
         return kernel()
 
 
+def resized(mode: Any, func: Any, args: Any) -> Any:
+    """The result of a resampling whose sizes vary, for which torch would run all of it;
+    NotImplemented for anything else."""
+    if func not in _RESIZING:
+        return NotImplemented
+    x, size = args[:2]
+    if all(node_of(n) is None for n in (*x.shape, *size)):
+        return NotImplemented
+    form = suggest_memory_format(x)
+    with mode:
+        return torch.empty((*x.shape[:2], *size), dtype=x.dtype, device=x.device,
+                           memory_format=form)  # fmt: skip
+
+
 def _layouts(x: Any) -> Any:
     """Sizes and strides of results."""
     if isinstance(x, torch.Tensor):
@@ -158,6 +173,9 @@ def _layouts(x: Any) -> Any:
 
 _ATEN = torch.ops.aten
 _COPY = _ATEN.copy_.default
+_RESIZING = frozenset((
+    _ATEN.upsample_bicubic2d.default, _ATEN._upsample_bicubic2d_aa.default,
+))  # fmt: skip
 _CHOOSING = frozenset((
     _ATEN.convolution.default, _ATEN._convolution.default, _ATEN.convolution_backward.default,
 ))  # fmt: skip

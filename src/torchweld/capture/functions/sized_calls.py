@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from torchweld.capture import sized_polyfills
-from torchweld.capture.policy import graph_call
+from torchweld.capture.policy import graph_call, inline_anyway
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont
 from torchweld.capture.symbolic import is_varying
@@ -78,6 +78,27 @@ def _is_range(args: Args, kwargs: Kwargs) -> bool:
         is_varying(given[k]) or is_constant(given[k]) for k in ("start", "end"))  # fmt: skip
 
 
+def _resizes(args: Args, kwargs: Kwargs) -> bool:
+    """Whether a tensor of sizes that vary is resized, or one to such a size."""
+    x = args[0] if args else kwargs.get("input")
+    sized = isinstance(x, TensorValue) and bool(x.fake._has_symbolic_sizes_strides)
+    return sized or any(map(varies, (*args, *kwargs.values())))
+
+
+@function(F.interpolate)
+def interpolate(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """A bicubic one is looked into where sizes vary: see `upsample_bicubic2d`."""
+    mode = args[3] if len(args) > 3 else kwargs.get("mode")
+    cubic = isinstance(mode, Const) and mode.sample == "bicubic"
+    if cap.sizes.readings and cubic and _resizes(args, kwargs):
+        inline_anyway(cap, F.interpolate, args, kwargs, cont)
+    else:
+        graph_call(cap, F.interpolate, args, kwargs, cont)
+
+
+_NN: Any = torch._C._nn
+_in_the_place_of(_NN.upsample_bicubic2d, sized_polyfills.upsample_bicubic2d, _resizes)
+_in_the_place_of(_NN._upsample_bicubic2d_aa, sized_polyfills.upsample_bicubic2d_aa, _resizes)
 _in_the_place_of(F.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
 _in_the_place_of(torch.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
 _in_the_place_of(torch.linspace, sized_polyfills.linspace, _is_range)
