@@ -67,7 +67,7 @@ def test_what_the_data_decides_is_compiled_once(name):
             first = torchweld.statistics()
     counts = torchweld.statistics()
     assert (counts["graphs"], counts["recompiles"]) == (first["graphs"], 0)
-    assert counts["breaks"] and not counts["internal_errors"]
+    assert not counts["internal_errors"]
 
 
 @pytest.mark.parametrize("k", [0, 1])

@@ -57,6 +57,13 @@ PROGRAMS = {
     "bicubic of a grid of a size": (
         lambda x, g: F.interpolate(g, size=x.shape[:2], mode="bicubic", antialias=True) * 2,
         lambda n: (torch.randn(n, n + 1), torch.ones(1, 2, 4, 4))),
+    "windows": (
+        lambda x: x.view(1, x.shape[1] // 2, 2, x.shape[2] // 2, 2, 3).permute(0, 1, 3, 2, 4, 5)
+        .reshape(-1, 4, 3) * 2, lambda n: (torch.randn(1, 2 * n, 2 * n + 2, 3),)),
+    "pairs": (lambda x: x.unflatten(0, (-1, 2)).sum(1) * 2, lambda n: rows(2 * n)),
+    "padded windows": (
+        lambda x: F.pad(x, (0, 0, 0, (4 - x.shape[0] % 4) % 4)).view(-1, 4, 4).transpose(0, 1) * 2,
+        lambda n: rows(n + 5)),
     "rfft": (lambda x: torch.fft.rfft(x).abs() * 2, lambda n: (torch.randn(3, n + 4),)),
     "fft of columns": (lambda x: torch.fft.fft(x, dim=0).real * 2, rows),
 }  # fmt: skip

@@ -28,9 +28,9 @@ def sizes_of(graph: Graph) -> tuple[Size, ...]:
         node = node_of(x)
         if node is None or not isinstance(node.value, Expr):
             return
-        e = node.env.simplify(node.value)
-        if isinstance(e, Sym):
-            found.setdefault(e, Size(e, kind, place, dim, node.hint))
+        symbol = node.env.symbol_of(node.value)
+        if symbol is not None:
+            found.setdefault(symbol, Size(symbol, kind, place, dim, node.hint))
 
     values = [n.meta[VAL] for n in graph.find_nodes(op="placeholder")]
     for i, value in enumerate(values):

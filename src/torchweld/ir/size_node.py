@@ -17,7 +17,16 @@ from typing import Any
 import torch
 
 from torchweld.ir.expr import Expr, Int, as_expr
-from torchweld.ir.size_values import LARGEST, Loose, Number, common, exact, symbols_of
+from torchweld.ir.size_values import (
+    LARGEST,
+    Loose,
+    Number,
+    common,
+    complexity,
+    exact,
+    symbols_of,
+    tidied,
+)
 from torchweld.ir.sizes import (
     Condition,
     Junction,
@@ -34,6 +43,8 @@ from torchweld.ir.sizes import (
     negation,
     round_ratio,
 )
+
+_MOST = 60  # symbols, numbers and operations of one size
 
 
 class _Shown:
@@ -170,6 +181,9 @@ class SizeNode:
         return SizeNode(self.env, x, x)
 
     def _int(self, e: Expr) -> SizeNode:
+        e = tidied(e)
+        if complexity(e) > _MOST:  # torch asks about it, and each answer would take longer
+            return self.wrap_int(self.env.fixed(e))
         return SizeNode(self.env, e, self.env.hint(e))
 
     def _bool(self, c: Condition) -> SizeNode:
@@ -251,7 +265,7 @@ class SizeNode:
 
     def _divided(self, other: SizeNode) -> tuple[Expr, Expr]:
         """Numerator and positive denominator. Errors: ZeroDivisionError."""
-        num, den = self.whole(), other.whole()
+        num, den = map(self.env.simplify, (self.whole(), other.whole()))
         if not isinstance(den, Int) and self.env.decide(equal(den, 0)):
             den = as_expr(0)
         if isinstance(den, Int) and den.n == 0:

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torchweld.ir.expr import Expr, Sym, as_expr, atoms
+from torchweld.ir.expr import (
+    Expr,
+    FloorDiv,
+    Mod,
+    Poly,
+    Sym,
+    as_expr,
+    atoms,
+    terms_of,
+)
 from torchweld.ir.sizes import Junction, Ratio, Relation
 
 
@@ -63,3 +72,34 @@ def exact(fn: Callable[[Any, Any], Any], a: Any, b: Any) -> Ratio | None:
     else:
         num, den = fn(x.num * y.den, y.num * x.den), x.den * y.den
     return Ratio(num, den) if den <= 64 else None
+
+
+def complexity(e: Expr) -> int:
+    """How much an expression is written with."""
+    match e:
+        case Poly():
+            return sum(1 + sum(map(complexity, m)) for _, m in e.terms)
+        case FloorDiv() | Mod():
+            return 1 + complexity(e.num) + complexity(e.den)
+    return 1
+
+
+def _floor(num: Expr, den: Expr) -> Expr:
+    """num // den, of what is negative by what is positive: -5 // 4 as -((5 + 3) // 4)."""
+    if num.hi is None or num.hi > 0:
+        return num // den
+    return -((den - 1 - num) // den)
+
+
+def tidied(e: Expr) -> Expr:
+    """n + -n % d as d times a quotient, which is what it was rounded up to."""
+    if not isinstance(e, Poly):
+        return e
+    for c, m in e.terms:
+        if len(m) == 1 and isinstance(m[0], Mod):
+            x = m[0]
+            other = e - x * c + x.num * c  # in this order: the algebra joins quotient and number
+            other = other - _floor(x.num, x.den) * x.den * c
+            if len(terms_of(other)) < len(e.terms):
+                return tidied(other)
+    return e
