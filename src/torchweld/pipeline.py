@@ -53,7 +53,6 @@ from torchweld.ir.guard import Guard
 from torchweld.ir.program import Call, GridLaunch, Launch, Program
 from torchweld.ir.size_node import is_number
 from torchweld.ir.sizes import Fact
-from torchweld.ir.static_shapes import has_free_symbols
 from torchweld.programs import (
     MakeBackward,
     dump,
