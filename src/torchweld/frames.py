@@ -45,6 +45,7 @@ from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
 from torchweld.capture.state import Stuck, WithoutCopies
 from torchweld.capture.wrap import is_empty_cell
+from torchweld.data_sizes import CODES as BY_DATA
 from torchweld.frame import hook
 from torchweld.frame.assemble import Unassemblable
 from torchweld.frame.decode import decode
@@ -230,11 +231,11 @@ def _broken(cap: Capture, error: Unsupported, fn: types.FunctionType, args: tupl
     stops = [*cap.stops]
     if isinstance(error, Stuck):
         stops.insert(0, error.born)
-    return _stopped_before(stops, fn, args, site)
+    return _stopped_before(stops, fn, args, site, error.code in BY_DATA)
 
 
 def _stopped_before(stops: list[int], fn: types.FunctionType, args: tuple[object, ...],
-                    site: Site) -> Entry | None:  # fmt: skip
+                    site: Site, by_data: bool = False) -> Entry | None:  # fmt: skip
     """An entry that ends before one of these instructions, or before those that they lead to."""
     tried = set[int]()
     while stops and len(tried) < _ATTEMPTS:
@@ -242,7 +243,7 @@ def _stopped_before(stops: list[int], fn: types.FunctionType, args: tuple[object
         if stop < 1 or stop in tried:
             continue
         tried.add(stop)
-        again = Capture(site.varying(), stop, site.copies)
+        again = Capture(site.varying(), stop, site.copies, by_data)
         try:
             return _captured(again, fn, args, site)
         except StateChanged:

@@ -40,6 +40,7 @@ from torchweld.graph.autograd import (
     needs_autograd,
     outputs_require_grad,
 )
+from torchweld.graph.symbols import env_of
 from torchweld.ir.graph import (
     KEPT,
     VAL,
@@ -50,7 +51,8 @@ from torchweld.ir.graph import (
 )
 from torchweld.ir.guard import Guard
 from torchweld.ir.program import Call, GridLaunch, Launch, Program
-from torchweld.ir.static_shapes import has_free_symbols
+from torchweld.ir.size_node import is_number
+from torchweld.ir.sizes import Fact
 from torchweld.programs import (
     MakeBackward,
     dump,
@@ -325,10 +327,6 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
         triton_service.warm(cfg)
     settings = settings_of(gm)
     records = needs_autograd(gm, fakes)
-    if has_free_symbols(fakes) and (records or len(fakes) > sum(
-            isinstance(f, torch.Tensor) for f in fakes)):  # fmt: skip
-        reason = "an input requires grad" if records else "a number among the inputs is a size"
-        return _through_aten(gm, Refusal("W208", reason))
     if records and settings.freeze:
         why = Refusal("W207", "an input requires grad and grad mode is on")
         events.emit("graph", "not frozen", why.text(), code=why.code, why=why.why)
@@ -338,7 +336,7 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
         if records:
             check_writes(gm)
         program = to_program(gm, number, frozen=settings.freeze and not records)
-        executable = _executable(program, owned_inputs(gm), settings)
+        executable = _executable(program, owned_inputs(gm), settings, numbers=_numbers(gm))
     except (Unsupported, BackendError) as error:
         if cfg.mode == "strict" and isinstance(error, BackendError):
             raise
@@ -356,15 +354,21 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
 
 
 def _executable(program: Program, owned: frozenset[int], settings: GraphSettings,
-                lending: Lending | None = None, borrowing: Borrowing | None = None) -> Executable:
+                lending: Lending | None = None, borrowing: Borrowing | None = None,
+                numbers: frozenset[int] = frozenset()) -> Executable:  # fmt: skip
     cfg = config.current()
     with events.timed("runtime"):
         made = make_executable(program, cfg, INCLUDE, owned, settings.cuda_graphs,
-                               lending, borrowing)  # fmt: skip
+                               lending, borrowing, numbers)  # fmt: skip
         if program.host is None:
             return made
         host = make_executable(program.host.program, cfg, INCLUDE)
         return HostFirst(host, made, program.host)
+
+
+def _numbers(gm: GraphModule) -> frozenset[int]:
+    """The positions of the inputs that are ints."""
+    return frozenset(i for i, v in enumerate(values_of_inputs(gm)) if is_number(v))
 
 
 def _counted(compiled: Compiled) -> Compiled:
@@ -378,14 +382,17 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
     settings = settings_of(gm)
     parts, program, make = to_halves(gm, number)
     lending = Lending(len(parts.saved), parts.kept_results)
-    executable = _executable(program, owned_inputs(gm), settings, lending)
+    executable = _executable(program, owned_inputs(gm), settings, lending, numbers=_numbers(gm))
     plain = restoring(gm, gm.forward)
     if not program.meta["mutated"]:
         executable.explain = plain
     compiled = Compiled(plain, executable, differentiable=any(parts.tangents))
     owned = owned_inputs(gm)
     static = frozenset(k for k, i in enumerate(parts.kept_inputs) if i in owned)
-    build = functools.partial(_backward, weakref.ref(compiled), parts, make, static, settings)
+    env = env_of(parts.forward.forward) if parts.forward.sizes else None
+    known = () if env is None else env.facts()
+    build = functools.partial(_backward, weakref.ref(compiled), parts, make, static, settings,
+                              known)  # fmt: skip
     call = Differentiable(
         parts, executable, build, plain, ambient(), parts.forward.mutated, inference_inputs(gm)
     )
@@ -402,14 +409,15 @@ def _free(gm: GraphModule, graph: Graph) -> None:
 
 
 def _backward(compiled: weakref.ref[Compiled], parts: Joint, make: MakeBackward,
-              static: frozenset[int], settings: GraphSettings,
+              static: frozenset[int], settings: GraphSettings, known: tuple[Fact, ...],
               given: tuple[bool, ...]) -> Gradients | None:  # fmt: skip
     """The compiled backward for the results whose gradients are given, None if there is none:
-    then the captured graph is differentiated. static: its inputs that are parameters."""
+    then the captured graph is differentiated. static: its inputs that are parameters. known: the
+    facts about sizes that are guarded; what else is decided is asked at each call."""
     cfg = config.current()
     try:
         with Compiling():
-            program, places = make(given)
+            program, places, numbers = make(given)
             executable = _executable(program, static, settings, Lending(least=0),
                                      _borrowing(compiled(), parts))  # fmt: skip
     except Exception as error:
@@ -425,7 +433,9 @@ def _backward(compiled: weakref.ref[Compiled], parts: Joint, make: MakeBackward,
     owner = compiled()
     if owner is not None:
         owner.backwards.append(executable)
-    return Gradients(executable, places)
+    env = env_of(parts.forward.forward) if parts.forward.sizes else None
+    facts = () if env is None else tuple(f for f in env.facts() if f not in known)
+    return Gradients(executable, places, numbers, facts)
 
 
 def _borrowing(compiled: Compiled | None, parts: Joint) -> Borrowing | None:
@@ -447,8 +457,7 @@ def _through_aten(gm: GraphModule, why: Refusal) -> Compiled:
 
 def weld_backend(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """The default backend."""
-    plain = number_places(gm) and not has_free_symbols(values_of_inputs(gm))
-    compiled = _compile_with_numbers(gm) if plain else compile_graph(gm)
+    compiled = _compile_with_numbers(gm) if number_places(gm) else compile_graph(gm)
     STATISTICS.add(compiled)
     return compiled.call
 

@@ -30,6 +30,7 @@ from torchweld.graph.joint import joint
 from torchweld.graph.repeats import Repeats, find_repeats, inputs_of, shortened
 from torchweld.graph.run import normalize
 from torchweld.graph.stretched import Stretched, agrees, stretched
+from torchweld.ir.expr import Sym
 from torchweld.ir.graph import (
     OWNED,
     SETTINGS,
@@ -50,8 +51,10 @@ from torchweld.lower.freeze import freeze
 from torchweld.lower.host import split_host
 from torchweld.lower.run import lower
 
-# for the results whose gradients are given: the Program, and which outputs are the gradients
-MakeBackward = Callable[[Sequence[bool]], tuple[Program, tuple[int | None, ...]]]
+# for the results whose gradients are given: the Program, which outputs are the gradients, and the
+# symbols that it is given last as numbers
+Half = tuple[Program, tuple[int | None, ...], tuple[Sym, ...]]
+MakeBackward = Callable[[Sequence[bool]], Half]
 
 
 def dump(number: int, stage: str, suffix: str, text: Callable[[], str], channel: str) -> None:
@@ -169,10 +172,10 @@ def _forward(parts: Joint, number: int) -> Program:
 
 
 def _cut(parts: Joint, given: Sequence[bool], number: int,
-         cfg: Config) -> tuple[Program, tuple[int | None, ...]]:  # fmt: skip
+         cfg: Config) -> Half:  # fmt: skip
     with events.timed("graph"):
         cut = backward(parts, given, cfg)
-    return _backward_program(cut.pair, number), cut.gradients
+    return _backward_program(cut.pair, number), cut.gradients, cut.numbers
 
 
 def _backward_program(pair: GraphPair, number: int) -> Program:
@@ -201,14 +204,14 @@ def _stretched_halves(gm: GraphModule, number: int, found: Repeats,
     outcome = f"compiled {found.kept} of {found.count} equal stretches, to be differentiated"
     events.emit("graph", "repeats", outcome=outcome)
 
-    def make(given: Sequence[bool]) -> tuple[Program, tuple[int | None, ...]]:
+    def make(given: Sequence[bool]) -> Half:
         return _stretched_backward(seen, given, again)
 
     return seen.long, long, make
 
 
 def _stretched_backward(seen: Stretched, given: Sequence[bool],
-                        again: _Whole) -> tuple[Program, tuple[int | None, ...]]:  # fmt: skip
+                        again: _Whole) -> Half:  # fmt: skip
     with events.timed("graph"):
         cut = backward(seen.short, given, again.cfg)
     found = seen.backward(cut, given)
@@ -219,7 +222,7 @@ def _stretched_backward(seen: Stretched, given: Sequence[bool],
             if again.cfg.verify:
                 check_same(long, again.backward(seen, given)[0])
             events.emit("graph", "repeats", outcome="backward lengthened")
-            return long, whole.gradients
+            return long, whole.gradients, ()
         found = long
     events.emit("graph", "repeats", outcome=f"backward compiled whole: {found}")
     return again.backward(seen, given)
@@ -250,8 +253,7 @@ class _Whole:
             raise Unsupported("W201", why)
         return parts
 
-    def backward(self, seen: Stretched,
-                 given: Sequence[bool]) -> tuple[Program, tuple[int | None, ...]]:  # fmt: skip
+    def backward(self, seen: Stretched, given: Sequence[bool]) -> Half:
         return _cut(self.joint(seen), given, self.number, self.cfg)
 
 

@@ -21,13 +21,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchweld.capture.suspend import GO_ON, PIECE
+from torchweld.data_sizes import expect
 from torchweld.frame.decode import decode
 from torchweld.frame.hook import run_hooked, set_skip
 from torchweld.frame.points import Piece, Point, cell_names, looked_at
 from torchweld.frame.program import Dispatcher, Entry
 from torchweld.frame.resume import rejoin_code, resume_code
 from torchweld.frame.steps import step_piece, wait_piece
-from torchweld.ir.region import Region, Suspended
+from torchweld.ir.region import Region, Resume, Suspended
 from torchweld.sites import REGION, Site
 
 Miss = Callable[..., Entry | None]
@@ -65,16 +66,17 @@ class Break:
     The innermost frame runs the instruction that it is at; the others wait for a call.
     """
 
-    __slots__ = ("_chain", "_empty", "_frames", "_miss", "_rests", "_seen", "_site", "_step",
-                 "_steps")  # fmt: skip
+    __slots__ = ("_chain", "_empty", "_frames", "_miss", "_rests", "_resume", "_seen", "_site",
+                 "_step", "_steps")  # fmt: skip
 
-    def __init__(self, frames: Sequence[Suspended], site: Site, miss: Miss, empty: int,
+    def __init__(self, resume: Resume, site: Site, miss: Miss, empty: int,
                  seen: frozenset[object]) -> None:  # fmt: skip
-        self._frames, self._miss, self._empty, self._seen = tuple(frames), miss, empty, seen
+        self._resume, self._frames = resume, resume.frames
+        self._miss, self._empty, self._seen = miss, empty, seen
         self._site = weakref.ref(site)
         self._rests: dict[tuple[int, int], Callable[[], Any]] = {}
-        self._chain = [_pieces(f, wait_piece) for f in frames[:-1]]
-        last = frames[-1]
+        self._chain = [_pieces(f, wait_piece) for f in self._frames[:-1]]
+        last = self._frames[-1]
         self._steps, fn = _pieces(last, step_piece)
         plain = decode(last.code).instrs[last.index].op in _UNHOOKED
         self._step: Callable[..., Any] = fn if plain else functools.partial(hooked, self._site, fn)
@@ -84,7 +86,7 @@ class Break:
         level = len(states) - 1
         if not level:
             which, values = self._step(*states[0])
-            return self._rest(0, which), values
+            return self._rest(which, states, values), values
         error: BaseException | None = None
         try:
             which, values = self._step(*states[level])
@@ -99,16 +101,26 @@ class Break:
                 if not level:
                     raise
                 error = raised
-        rest = self._rest(level, which)
+        rest = self._rest(which, states[: level + 1], values)
         callees = rest.callees if level else ()
         for state, callee in zip(reversed(states[:level]), callees, strict=True):
             values = (*state, callee, values)
         return rest, values
 
-    def _rest(self, level: int, which: int) -> Any:
-        """The rest whose innermost frame is the one at this level."""
+    def _rest(self, which: int, states: States, values: Values) -> Any:
+        """The rest of the frames that are left.
+
+        states: theirs in front of the instruction. values: of the innermost behind it.
+        """
+        level = len(states) - 1
         found = self._rests.get((level, which), _nothing)()
-        return self._make(level, which) if found is None else found
+        if found is not None:
+            return found
+        made = self._make(level, which)
+        inner = made.miss.keywords["site"]
+        if inner is not None:
+            expect(inner, made.fn.__code__.co_varnames, self._resume, states, values)
+        return made
 
     def _make(self, level: int, which: int) -> Any:
         last = level == len(self._frames) - 1
@@ -255,5 +267,5 @@ def names_of(region: Region, site: Site, miss: Miss) -> dict[str, Any]:
     frames, hands = region.resume.frames, region.resume.hands
     if hands:
         return {PIECE: Yield(frames[0], hands, owner or site, miss, empty, site.seen), GO_ON: Next}
-    at = Break(frames, owner or site, miss, empty, site.seen)
+    at = Break(region.resume, owner or site, miss, empty, site.seen)
     return {PIECE: at, GO_ON: drive if site.owner is None else Next}

@@ -19,6 +19,51 @@ def test_all_but_the_first_of_equal_layers_are_copies(grad):
     assert check(Stack([Layer() for _ in range(5)]), grad=grad) == [4]
 
 
+@pytest.mark.parametrize("grad", [False, True])
+def test_layers_are_copied_where_sizes_vary(grad):
+    model = Stack([Layer() for _ in range(5)])
+    compiled = torchweld.compile(model)
+    with twins() as counts, torch.set_grad_enabled(grad):
+        for n in (3, 5, 6):
+            x = torch.randn(n, *X.shape[1:])
+            torch.testing.assert_close(compiled(x), model(x))
+    assert len(counts) == 2
+    assert counts[1] == counts[0] >= 4
+
+
+class Cut(nn.Module):
+    """Views, gaps, and numbers made of a size, which goes in as an argument too."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x, n):
+        y = self.linear(x)[: n - 1].t().contiguous().t() * x.shape[0]
+        return torch.cat([y, x[n - 1 :]]).view(n, 2, 2).flatten(1) / n
+
+
+def test_layers_that_compute_with_sizes_are_copied():
+    class Cuts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Cut() for _ in range(4))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x, x.shape[0])
+            return x
+
+    model = Cuts()
+    compiled = torchweld.compile(model)
+    with twins() as counts:
+        for n in (3, 5, 6):
+            x = torch.randn(n, 4)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert len(counts) == 2
+    assert counts[1] == counts[0] >= 2
+
+
 def test_gradients_of_copied_layers_are_those_of_eager():
     model = Stack([Layer() for _ in range(3)])
     eager = copy.deepcopy(model)

@@ -116,11 +116,6 @@ _ROWS = (
         "weights not frozen: gradients are required",
         "call under torch.no_grad() or torch.inference_mode(), or drop options={'freeze': True}",
     ),
-    (
-        "W208",
-        "sizes that vary, in a graph that ATen runs",
-        "pass dynamic=False if there are few sizes",
-    ),
     # runtime: W3xx
     (
         "W301",

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from torchweld.ir.expr import ZERO
+from torchweld.ir.size_node import expr_of
+
 
 class Looks:
     """What a FakeTensor is made again from.
@@ -26,7 +29,13 @@ class Looks:
         self.device = fake.device
         self.grad = fake.requires_grad
         self.bytes = fake.untyped_storage().nbytes()
-        self.whole = not self.offset and self.bytes == fake.element_size() * _extent(fake)
+        if fake._has_symbolic_sizes_strides:
+            extent = 1 + sum((expr_of(n) - 1) * expr_of(s)
+                             for n, s in zip(fake.shape, fake.stride(), strict=True))  # fmt: skip
+            self.whole = expr_of(self.offset) is ZERO and (
+                expr_of(self.bytes) is extent * fake.element_size())  # fmt: skip
+        else:
+            self.whole = not self.offset and self.bytes == fake.element_size() * _extent(fake)
 
 
 def _extent(fake: torch.Tensor) -> int:

@@ -44,7 +44,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
-from torchweld.ir.fake import FakeMode, decomposing
+from torchweld.ir.fake import FakeMode, decomposing, whole
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.hooks import SavedHooks
 from torchweld.ir.raising import is_risky
@@ -291,7 +291,8 @@ class GraphBuilder:
             with self.mode, decomposing() if symbolic else nullcontext():
                 if op == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
-                return target(*args, **kwargs)
+                with whole(target):
+                    return target(*args, **kwargs)
         except DataDependentOutputException as error:
             raise refuse("W102", f"{name} needs the value of a Tensor ({error.func})", at) from None
         except DynamicOutputShapeException as error:

@@ -23,11 +23,14 @@ from torchweld.capture.values.base import (
     ListValue,
     PartialValue,
     SetValue,
+    SizeValue,
     SliceValue,
     Slot,
     TensorValue,
     TupleValue,
 )
+from torchweld.ir.expr import Expr
+from torchweld.ir.size_node import expr_of
 
 _PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device)
 _MOST = 2000  # objects in the arguments of one call
@@ -100,9 +103,19 @@ def _tensor(like: Likeness, x: TensorValue) -> None:
 
 
 def looks(fake: torch.Tensor) -> tuple[Any, ...]:
-    """All that code can ask of a tensor without reading its elements."""
-    return (fake.dtype, tuple(fake.shape), fake.stride(), fake.storage_offset(), fake.device,
-            fake.requires_grad, fake.is_leaf, fake.is_inference())  # fmt: skip
+    """All that code can ask of a tensor without reading its elements; sizes that vary by their
+    expressions."""
+    layout: tuple[Any, ...] = (tuple(fake.shape), fake.stride(), fake.storage_offset())
+    if fake._has_symbolic_sizes_strides:
+        layout = tuple(map(expr_of, (*fake.shape, *fake.stride(), fake.storage_offset())))
+    return (fake.dtype, *layout, fake.device, fake.requires_grad, fake.is_leaf,
+            fake.is_inference())  # fmt: skip
+
+
+def _size(like: Likeness, x: SizeValue) -> None:
+    node = x.number.node
+    value = node.value
+    like.say("size", x.cls(), node.env.simplify(value) if isinstance(value, Expr) else value)
 
 
 def _outside(like: Likeness, x: Any, kind: type) -> bool:
@@ -200,5 +213,5 @@ def _function(like: Likeness, x: FunctionValue) -> None:
 _WALKS: dict[type, Callable[[Likeness, Any], None]] = {
     TensorValue: _tensor, Lazy: _lazy, ListValue: _list, TupleValue: _tuple, DictValue: _dict,
     SetValue: _set, InstanceValue: _instance, SliceValue: _slice, BoundValue: _bound,
-    PartialValue: _partial, CellValue: _cell, FunctionValue: _function,
+    PartialValue: _partial, CellValue: _cell, FunctionValue: _function, SizeValue: _size,
 }  # fmt: skip

@@ -95,6 +95,13 @@ def sum_(iterable: Any, start: Any = 0) -> Any:
     return total
 
 
+def prod_(iterable: Any, /, *, start: Any = 1) -> Any:
+    total = start
+    for x in iterable:
+        total = total * x
+    return total
+
+
 def any_(iterable: Any) -> bool:
     for x in iterable:
         if x:

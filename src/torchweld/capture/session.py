@@ -148,6 +148,7 @@ class Capture:
     class_attrs: of classes, that are known to be assigned by somebody; class_writes: by the frame.
     class_states: of the classes that are guarded.
     stop: the number of the instruction before which the capture ends; 0 for the end of the frame.
+    by_data: whether that makes something whose size only the data decides.
     shown: ids of dicts that a mapping proxy shows, as they were, and of classes in whose it looked.
     born: when a value was made that cannot leave the capture, by its id.
     is_rest: whether the frame is the rest of a broken one. in_block: and may be inside of a try or
@@ -165,7 +166,7 @@ class Capture:
     """
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
-                 copies: bool = True) -> None:  # fmt: skip
+                 copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
         self.frames: list[VFrame] = []
         self.late = LateNumbers(varying.numbers, self.guard, self.loc)
         self.sizes = Sizes(varying, SizeEnv(self.loc))
@@ -205,6 +206,7 @@ class Capture:
         self.result: Value | None = None
         self.steps = 0
         self.stop = stop
+        self.by_data = by_data
         self.stops: tuple[int, ...] = ()
         self.outside_stop = 0
         self.handed: Handed | None = None

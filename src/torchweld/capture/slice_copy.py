@@ -21,18 +21,25 @@ from torchweld.capture.values.base import (
     Lazy,
     ListValue,
     SetValue,
+    SizeValue,
     SliceValue,
     TensorValue,
     TupleValue,
     Value,
 )
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.size_node import is_number
 
 _OPS = ("placeholder", "call_function", "call_method")
 
 
 def _memory(fake: torch.Tensor) -> int:
     return int(fake.untyped_storage()._cdata)
+
+
+def _is_size(node: Node) -> bool:
+    """Whether a node is a number that is made of sizes: the same in the whole graph."""
+    return is_number(node.meta.get(VAL))
 
 
 def _between(first: Node, last: Node) -> Iterator[Node]:
@@ -61,6 +68,7 @@ class Copied:
             written = set(cap.builder.mode.writes[of.before.writes : of.after.writes])
             left = _tensors_in(of.result)
             again = _made_again(left, old)
+            again |= self._with_gaps()
             self.usable = not written & (old | again) and self._look(old | again)
 
     def _is_closed(self, cap: Capture, given: set[Node], old: set[int]) -> bool:
@@ -71,12 +79,21 @@ class Copied:
             if node.op not in _OPS:
                 return False
             for n in node.all_input_nodes:
-                if n not in own and n not in given:
+                if n not in own and n not in given and not _is_size(n):
                     inputs.append(n)
         if not all(n in cap.builder.origin for n in inputs):
             return False
         old.update(_memory(n.meta[VAL]) for n in inputs)
         return True
+
+    def _with_gaps(self) -> set[int]:
+        """Memory of symbolic size that is not that of one tensor: it cannot be made from looks."""
+        known: dict[int, bool] = {}
+        for node in self.nodes:
+            for fake in each_fake(node.meta.get(VAL), []) if node.op != "placeholder" else ():
+                if fake._has_symbolic_sizes_strides:
+                    known.setdefault(_memory(fake), Looks(fake, 0).whole)
+        return {m for m, whole in known.items() if not whole}
 
     def _look(self, run: set[int]) -> bool:
         """Note what the fakes look like, but for those whose operators are to be run."""
@@ -109,7 +126,7 @@ class Copied:
         for node in self.nodes:
             if node.op == "placeholder":
                 out.node(node)
-            else:
+            elif not _is_size(node):
                 self._repeat(cap, node, out, lines)
         return out
 
@@ -161,7 +178,7 @@ class Repeated:
 
     def node(self, old: Node) -> Node:
         """The node in the place of one of the slice, or of one that it was given or read."""
-        found = self.nodes.get(old)
+        found = old if _is_size(old) else self.nodes.get(old)
         if found is None:
             value = self.cap.builder.origin[old]
             new = self.moved.value(value)
@@ -209,6 +226,8 @@ def copy_value(x: Any, known: dict[int, Any], leaf: Callable[[Any], Any]) -> Any
     found = known.get(id(x))
     if found is not None:
         return found
+    if type(x) is SizeValue:
+        return x  # a number of the call, which the other call has as well
     if isinstance(x, Const) and type(x) is not Const:
         raise Unlike  # it is guarded when somebody asks for its value
     if isinstance(x, Lazy) or x.source is not None or type(x) is TensorValue:

@@ -108,14 +108,14 @@ class Position:
         self.steps = cap.steps
         self.calls = builder.n_calls
         self.effects = (len(cap.effects), len(cap.modes), len(cap.state_restore), cap.unguarded,
-                        cap.outside_stop)  # fmt: skip
+                        cap.outside_stop, len(cap.sizes.readings))  # fmt: skip
 
 
 def _calm(cap: Capture) -> bool:
     """Whether what a call does depends on nothing but its arguments and on what is guarded."""
     return not (cap.late.sources or cap.class_attrs or cap.globals_written or cap.handled
                 or cap.private.made or cap.substituted or cap.inline_next or cap.inference
-                or cap.builder.bodies or cap.sizes.active)  # fmt: skip
+                or cap.builder.bodies)  # fmt: skip
 
 
 def _modes(cap: Capture) -> Hashable:

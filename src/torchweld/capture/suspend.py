@@ -6,15 +6,24 @@ there in Python: then what is on the virtual stack is what would be on the real 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from torchweld.capture.identity import guard_changed
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Stuck, VFrame, refuse
-from torchweld.capture.values.base import UNBOUND, CellValue, GeneratorValue, Value
+from torchweld.capture.symbolic import is_varying
+from torchweld.capture.values.base import (
+    UNBOUND,
+    CellValue,
+    GeneratorValue,
+    TensorValue,
+    Value,
+)
 from torchweld.frame.assemble import Unassemblable
 from torchweld.frame.instr import Code
 from torchweld.frame.places import layout
@@ -30,6 +39,7 @@ from torchweld.frame.points import (
 from torchweld.frame.resume import rejoin_code
 from torchweld.frame.steps import step_piece, wait_piece
 from torchweld.ir.region import Resume, Suspended
+from torchweld.ir.size_node import is_number, plain
 
 # names in the residual program, which the pipeline gives their meaning: how to go on, and with what
 GO_ON, PIECE = "go_on", "piece"
@@ -94,13 +104,16 @@ def suspend(cap: Capture) -> Rest:
 
     def state(expr: Expr) -> str:
         texts = []
-        for frame, (code, index), exceptions in zip(frames, places, handled, strict=True):
-            parts = _flat(frame, code, index, exceptions, expr)
+        for frame, place, exceptions in zip(frames, places, handled, strict=True):
+            values = _flat(frame, *place, exceptions)
+            parts = ["None" if v is None else expr(v) for v in values]
             texts.append(f"({''.join(p + ', ' for p in parts)})")
         given = f"{expr(handed.value)}, " if handed is not None else ""
         return f"({given}{''.join(t + ', ' for t in texts)})"
 
-    return Rest(Resume(tuple(left), handed.how if handed is not None else ""), state)
+    how = handed.how if handed is not None else ""
+    flat = [_flat(f, *p, h) for f, p, h in zip(frames, places, handled, strict=True)]
+    return Rest(Resume(tuple(left), how, cap.by_data, tuple(_varying(flat))), state)
 
 
 def delegates_at(frame: VFrame) -> int | None:
@@ -190,9 +203,8 @@ def _handled(cap: Capture, places: list[tuple[Code, int]],
     return found
 
 
-def _flat(frame: VFrame, code: Code, index: int, handled: dict[int, Value],
-          expr: Expr) -> list[str]:  # fmt: skip
-    """Expressions of the flat state, in the order of `frame.resume`."""
+def _flat(frame: VFrame, code: Code, index: int, handled: dict[int, Value]) -> list[Any]:
+    """The flat state, in the order of `frame.resume`; None for what nobody looks at."""
     looked = looked_at(code, index)
     values: list[Any] = [
         frame.locals.get(n) if n in looked and n not in code.cellvars else None
@@ -200,4 +212,17 @@ def _flat(frame: VFrame, code: Code, index: int, handled: dict[int, Value],
     ]
     values += [None if v is UNBOUND else handled.get(i, v) for i, v in enumerate(frame.stack)]
     values += [frame.cells[n] if n in looked else None for n in cell_names(code)]
-    return ["None" if v is None else expr(v) for v in values]
+    return values
+
+
+def _varying(states: list[list[Any]]) -> Iterator[tuple[int, int, str, int]]:
+    """What varies of these states, as `Resume.varying` says it."""
+    for frame, state in enumerate(states):
+        for i, value in enumerate(state):
+            if is_varying(value):
+                yield frame, i, "number", 0
+            if not isinstance(value, TensorValue) or value.fake.layout != torch.strided:
+                continue
+            for kind, numbers in (("size", value.fake.shape), ("stride", value.fake.stride())):
+                yield from ((frame, i, kind, d) for d, n in enumerate(numbers)
+                            if is_number(plain(n)))  # fmt: skip

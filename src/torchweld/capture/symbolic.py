@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 
 from torchweld.capture.class_state import ClassAttr
 from torchweld.capture.late import LateNumber
-from torchweld.capture.values.base import Const, SizeValue, TensorValue, Value
+from torchweld.capture.values.base import Const, SizeValue, TensorValue, TupleValue, Value
 from torchweld.ir.expr import (
     Expr,
     FloorDiv,
@@ -34,7 +34,8 @@ from torchweld.ir.expr import (
 )
 from torchweld.ir.graph import VAL
 from torchweld.ir.guard import Reading
-from torchweld.ir.size_node import Loose, hint_of, plain, symbolic
+from torchweld.ir.size_node import hint_of, node_of, plain, symbolic
+from torchweld.ir.size_values import Loose
 from torchweld.ir.sizes import Ratio, SizeEnv, equal
 from torchweld.ir.source import Item, Source
 
@@ -85,8 +86,28 @@ _CALLS: dict[Any, Callable[..., Any]] = {
     math.ceil: math.ceil, math.trunc: math.trunc, torch.sym_int: torch.sym_int,
     torch.sym_float: torch.sym_float, torch.sym_max: torch.sym_max, torch.sym_min: torch.sym_min,
     math.sqrt: torch.sym_sqrt if hasattr(torch, "sym_sqrt") else torch._sym_sqrt,  # type: ignore[attr-defined]
-    divmod: lambda a, b: (a // b, a % b), operator.index: lambda a: a,
+    divmod: lambda a, b: (a // b, a % b), operator.index: lambda a: a, round: round,
 }  # fmt: skip
+
+
+def _loose(fn: Callable[..., float]) -> Callable[..., Any]:
+    """A function of numbers to a float that is known by how it is computed."""
+
+    def compute(*args: Any) -> Any:
+        node = next(n for n in map(node_of, args) if n is not None)
+        now = fn(*map(hint_of, args))  # the errors of eager
+        return symbolic(node.env, Loose(fn, tuple(map(_inside, args))), now)
+
+    return compute
+
+
+def _inside(x: Any) -> Any:
+    """What a SizeNode holds of a number."""
+    node = node_of(x)
+    return node.number() if node is not None else as_expr(x) if type(x) is int else float(x)
+
+
+_CALLS.update({fn: _loose(fn) for fn in (math.log, math.exp, math.log2, math.log10)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +256,7 @@ class Sizes:
         if out is NotImplemented:
             return None
         if isinstance(out, tuple):
-            return None
+            return TupleValue([number_value(n) for n in out])
         return number_value(out)
 
     # ------------------------------------------------------------ what runs later

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torchweld.base.errors import Unsupported
 from torchweld.codegen.cpp_index import depends, flat
 from torchweld.codegen.cpp_types import stored
+from torchweld.codegen.sizes import likely
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import (
     ONE,
@@ -72,8 +73,8 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """Its size. Errors: TypeError if that is symbolic."""
-        return self.elements.value * max(self.dtype.bytes, 1)
+        """Its size, the likely one if that is symbolic."""
+        return likely(self.elements) * max(self.dtype.bytes, 1)
 
     def offset(self, index: tuple[Expr, ...]) -> Expr:
         moving = (within(e, self.grid, self.lane, self.base) for e in index)

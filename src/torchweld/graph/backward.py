@@ -14,9 +14,10 @@ from torchweld.graph.extract import Extraction, ancestors, ends_of
 from torchweld.graph.rewrites.node import fake_mode_of
 from torchweld.graph.rewrites.run import rewrite
 from torchweld.graph.schema import draws_here, view_chain
+from torchweld.graph.symbols import place_unread, sizes_of
 from torchweld.graph.tidy import drop_dead
 from torchweld.graph.verify import verify
-from torchweld.ir.graph import LOC, ORIGIN, VAL, Backward, GraphPair, Joint
+from torchweld.ir.graph import LOC, ORIGIN, VAL, Backward, GraphPair, Joint, call_node
 
 aten = torch.ops.aten
 
@@ -43,10 +44,11 @@ def backward(joint: Joint, given: Sequence[bool], cfg: Config) -> Backward:
     drop_dead(graph, frozenset())
     inputs = graph.find_nodes(op="placeholder")
     aliases = tuple(_alias(node, inputs) for node in outputs)
-    pair = rewrite(GraphPair(graph, (), aliases), cfg)
+    numbers = place_unread(graph, inputs[-1] if inputs else None)
+    pair = rewrite(GraphPair(graph, (), aliases, sizes_of(graph)), cfg)
     if cfg.verify:
         verify(pair)
-    return Backward(pair, tuple(places))
+    return Backward(pair, tuple(places), numbers)
 
 
 def _alias(node: Node, inputs: Sequence[Node]) -> int | None:
@@ -137,8 +139,7 @@ class _Cut:
     def _zeros(self, node: Node) -> Node:
         value: torch.Tensor = node.meta[VAL]
         options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
-        made = self.part.graph.create_node(
-            "call_function", aten.full.default, (list(value.shape), 0), options)  # fmt: skip
+        made = call_node(self.part.graph, aten.full.default, (list(value.shape), 0), options)
         with fake_mode_of(node), torch.no_grad():
             made.meta[VAL] = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
         made.meta.update({ORIGIN: node.meta.get(ORIGIN, ""), LOC: node.meta.get(LOC)})

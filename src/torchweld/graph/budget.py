@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from torchweld.ir.graph import VAL
+from torchweld.ir.size_node import hint_of
 
 aten = torch.ops.aten
 
@@ -62,7 +63,8 @@ def _gain(node: Node) -> float:
 
 
 def _bytes(node: Node) -> int:
-    return sum(t.numel() * t.element_size() for t in _tensors(node.meta[VAL]))
+    """Of sizes that vary, those of now."""
+    return sum(int(hint_of(t.numel())) * t.element_size() for t in _tensors(node.meta[VAL]))
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -73,13 +75,13 @@ def _tensors(value: Any) -> list[Tensor]:
 
 def _flops(node: Node) -> int:
     """Of products, convolutions and attention; others are bound by memory."""
-    made = sum(t.numel() for t in _tensors(node.meta[VAL])[:1])
+    made = sum(int(hint_of(t.numel())) for t in _tensors(node.meta[VAL])[:1])
     inputs = [n.meta[VAL] for n in node.all_input_nodes if isinstance(n.meta[VAL], Tensor)]
     place = _SUMMED.get(node.target)
     if place is not None:
-        return 2 * made * int(inputs[place].shape[-1])
+        return 2 * made * int(hint_of(inputs[place].shape[-1]))
     if node.target is aten.convolution.default:
-        return 2 * made * int(math.prod(inputs[1].shape[1:]))
+        return 2 * made * int(math.prod(map(hint_of, inputs[1].shape[1:])))
     if "attention" in str(node.target) and len(inputs) > 2:
-        return 4 * made * int(inputs[1].shape[-2])
+        return 4 * made * int(hint_of(inputs[1].shape[-2]))
     return 0

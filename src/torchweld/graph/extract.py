@@ -6,8 +6,9 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
-from torchweld.ir.graph import LOC, ORIGIN, VAL
+from torchweld.ir.graph import LOC, ORIGIN, VAL, call_node
 
 
 class Extraction:
@@ -28,7 +29,11 @@ class Extraction:
         found = self.nodes.get(node)
         if found is not None:
             return found
-        made = self.graph.node_copy(node, self.nodes.__getitem__)
+        if node.op == "call_function":  # torch warns of symbolic numbers in the arguments of copies
+            args, kwargs = map_arg((node.args, node.kwargs), self.nodes.__getitem__)
+            made = call_node(self.graph, node.target, args, kwargs)
+        else:
+            made = self.graph.node_copy(node, self.nodes.__getitem__)
         self._describe(made, node)
         return made
 

@@ -32,6 +32,7 @@ from torchweld.graph.rewrites.masks import Constants, settled
 from torchweld.graph.schema import writes_in_place
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, GradModes
+from torchweld.ir.fake import whole
 from torchweld.ir.graph import LOC, NUMBER, VAL
 from torchweld.ir.hooks import Pack
 from torchweld.ir.nested import Checkpointed, tensors_in
@@ -161,7 +162,8 @@ class Interpreter:
             kwargs.update(zip(_ATTENTION, args, strict=False))
             args, kwargs = (), self._unmasked(kwargs)
         function: Callable[..., Any] = _REPLACED.get(target, target)
-        return function(*args, **kwargs)
+        with whole(function):
+            return function(*args, **kwargs)
 
     def _unmasked(self, given: dict[str, Any]) -> dict[str, Any]:
         """Arguments of attention without a mask that is the same in every call and hides nothing,

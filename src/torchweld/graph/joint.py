@@ -7,7 +7,7 @@ at the recorder as functional ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,10 +32,12 @@ from torchweld.graph.run import (
     captured_values,
     changeable,
     check_output_aliases,
-    fake_of,
+    composed,
+    fakes_of,
     mode_of,
 )
 from torchweld.graph.schema import view_chain
+from torchweld.graph.symbols import numbers_in
 from torchweld.graph.tidy import tidy
 from torchweld.ir.graph import LOC, ORIGIN, VAL, Joint, Returned
 from torchweld.ir.hooks import HOOKED, HOOKS, Pack
@@ -50,19 +52,20 @@ def joint(gm: GraphModule, cfg: Config) -> Joint:
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     if any(isinstance(node.target, Pack) for node in gm.graph.nodes):
         raise Unsupported("W201", "hooks that see what autograd saves")
-    captured = [fake_of(node) for node in places]
+    numbers, captured = numbers_in(places), fakes_of(places)
     check_inputs(captured)
     with torch.no_grad():
         fakes = [changeable(fake).detach() for fake in captured]
     rules = decompositions(cfg)
     recorder = Recorder(mode_of(captured), {**rules, **WITH_GRADIENTS} if rules else rules)
-    for node, fake in zip(places, fakes, strict=True):
-        recorder.placeholder(node.name, fake)
-    run = _Run(recorder, captured, fakes)
-    with functionalized(recorder, grad=torch.is_grad_enabled()):
+    for i, (node, fake) in enumerate(zip(places, fakes, strict=True)):
+        recorder.placeholder(node.name, numbers.get(i, fake))
+    run = _Run(recorder, captured, fakes, numbers)
+    with functionalized(recorder, grad=torch.is_grad_enabled()), composed(numbers, fakes):
         forward = run.forward(gm)
     tangents = run.make_tangents(forward)
-    with functionalized(recorder), torch.autograd.set_multithreading_enabled(False):
+    with (functionalized(recorder), composed(numbers, fakes),
+          torch.autograd.set_multithreading_enabled(False)):  # fmt: skip
         gradients = run.backward(forward.results, tangents)
     traced = _traced(run, forward, gradients)
     tidy(traced.graph, traced.updates, cfg)
@@ -83,8 +86,9 @@ class _Run:
     """The captured graph, and its backward, on functional tensors."""
 
     def __init__(self, recorder: Recorder, captured: Sequence[FakeTensor],
-                 fakes: list[Tensor]) -> None:  # fmt: skip
+                 fakes: list[Tensor], numbers: Mapping[int, object]) -> None:  # fmt: skip
         self.recorder = recorder
+        self.numbers = numbers
         self.captured = captured
         self.fakes = fakes
         self.wanted = tuple(i for i, x in enumerate(captured) if x.requires_grad)
@@ -96,8 +100,8 @@ class _Run:
         self.inputs = [wrap(fake) for fake in self.fakes]
         for i in self.wanted:
             self.inputs[i].requires_grad_(True)
-        interpreter = Interpreter(self.recorder, self.inputs, grad=True,
-                                  takes=takes_gradients(gm))  # fmt: skip
+        given = [self.numbers.get(i, x) for i, x in enumerate(self.inputs)]
+        interpreter = Interpreter(self.recorder, given, grad=True, takes=takes_gradients(gm))
         outs = interpreter.run(gm)
         self.recorder.origin = "output"
         torch._C._set_grad_enabled(False)

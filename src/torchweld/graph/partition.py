@@ -27,9 +27,11 @@ from torchweld.graph.rewrites.node import new_node
 from torchweld.graph.rewrites.run import rewrite
 from torchweld.graph.schema import draws, draws_here, has_effect_here, is_view, view_chain
 from torchweld.graph.separate import separate
+from torchweld.graph.symbols import sizes_of
 from torchweld.graph.tidy import drop_dead
 from torchweld.graph.verify import verify
 from torchweld.ir.graph import AGAIN, KEEP, LOC, ORIGIN, VAL, GraphPair, Joint, Returned
+from torchweld.ir.size_node import hint_of
 
 aten = torch.ops.aten
 
@@ -253,7 +255,7 @@ class _Choice:
 
 def _bytes(node: Node) -> int:
     value: Tensor = node.meta[VAL]
-    return max(value.numel() * value.element_size(), 1)
+    return max(int(hint_of(value.numel())) * value.element_size(), 1)
 
 
 def is_asked(node: Node) -> bool:
@@ -312,7 +314,7 @@ def _forward(traced: Traced, updates: Sequence[Node], results: Sequence[Node],
     output.meta[VAL] = tuple(n.meta[VAL] for n in (*returned, *kept))
     drop_dead(graph, frozenset())
     aliases = (*collected.aliases, *(None for _ in saved))
-    pair = rewrite(GraphPair(graph, collected.mutated, aliases), cfg)
+    pair = rewrite(GraphPair(graph, collected.mutated, aliases, sizes_of(graph)), cfg)
     if cfg.verify:
         verify(pair)
     return pair

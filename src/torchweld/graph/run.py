@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -24,13 +25,12 @@ from torchweld.graph.outputs import Results, check_inputs, check_overlap, collec
 from torchweld.graph.record import Recorder
 from torchweld.graph.rewrites.run import RefusedError, rewrite
 from torchweld.graph.separate import separate
+from torchweld.graph.symbols import numbers_in, sizes_of
 from torchweld.graph.tidy import drop_dead, tidy
 from torchweld.graph.verify import verify
-from torchweld.ir.expr import Expr, Sym
 from torchweld.ir.fake import FakeMode, decomposing
 from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair
-from torchweld.ir.size_node import fresh, is_number, node_of, plain
-from torchweld.ir.sizes import Size
+from torchweld.ir.size_node import fresh
 
 
 def normalize(gm: GraphModule, cfg: Config) -> GraphPair:
@@ -50,18 +50,15 @@ def normalize(gm: GraphModule, cfg: Config) -> GraphPair:
 
 def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    numbers = {i: plain(n.meta[VAL]) for i, n in enumerate(places) if is_number(n.meta.get(VAL))}
-    mode = mode_of([n.meta.get(VAL) for n in places])
-    captured = [_nothing(mode) if i in numbers else fake_of(n) for i, n in enumerate(places)]
+    numbers, captured = numbers_in(places), fakes_of(places)
     check_inputs(captured)
     records = takes_gradients(gm)
     fakes = [_leaf(f) if f.requires_grad else changeable(f) for f in captured]
-    recorder = Recorder(mode, decompositions(cfg))
+    recorder = Recorder(mode_of(captured), decompositions(cfg))
     for i, (node, fake) in enumerate(zip(places, fakes, strict=True)):
         recorder.placeholder(node.name, numbers.get(i, fake))
-    symbolic = bool(numbers) or any(f._has_symbolic_sizes_strides for f in fakes)
     grad = records and torch.is_grad_enabled()
-    with functionalized(recorder, grad), decomposing() if symbolic else nullcontext():
+    with functionalized(recorder, grad), composed(numbers, fakes):
         inputs = [wrap(fake) for fake in fakes]
         for x, fake in zip(inputs, captured, strict=True):
             if records and fake.requires_grad:
@@ -85,6 +82,22 @@ def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     if cfg.verify:
         verify(pair)
     return pair
+
+
+def fakes_of(places: Sequence[Node]) -> list[FakeTensor]:
+    """The fakes of the inputs; what stands for a symbolic number is never looked at.
+
+    Errors: Unsupported W112.
+    """
+    numbers = numbers_in(places)
+    mode = mode_of([n.meta.get(VAL) for n in places])
+    return [_nothing(mode) if i in numbers else fake_of(n) for i, n in enumerate(places)]
+
+
+def composed(numbers: Mapping[int, object], fakes: Sequence[Tensor]) -> Any:
+    """Context in which a graph with these inputs is run: see `decomposing`."""
+    varies: Any = operator.attrgetter("_has_symbolic_sizes_strides")
+    return decomposing() if numbers or any(map(varies, fakes)) else nullcontext()
 
 
 def fake_of(node: Node) -> FakeTensor:
@@ -129,36 +142,12 @@ def mode_of(values: Sequence[object]) -> FakeTensorMode:
     return next((f.fake_mode for f in values if isinstance(f, FakeTensor)), None) or FakeMode()
 
 
-
 def _nothing(mode: FakeTensorMode) -> FakeTensor:
     """What stands in the place of a number among tensors."""
     with torch.inference_mode(False), mode:
         made = torch.empty(0)
     assert isinstance(made, FakeTensor)
     return made
-
-
-def sizes_of(graph: Graph) -> tuple[Size, ...]:
-    """Where the symbols of a graph are read: each once, of the first input that has it."""
-    found: dict[Expr, Size] = {}
-
-    def read(x: Any, kind: str, place: int, dim: int) -> None:
-        node = node_of(x)
-        if node is not None and isinstance(node.value, Sym):
-            found.setdefault(node.value, Size(node.value, kind, place, dim, node.hint))
-
-    for i, n in enumerate(graph.find_nodes(op="placeholder")):
-        value = n.meta[VAL]
-        if not isinstance(value, Tensor):
-            read(value, "number", i, 0)
-            continue
-        for d, size in enumerate(value.shape):
-            read(size, "size", i, d)
-    for i, n in enumerate(graph.find_nodes(op="placeholder")):
-        value = n.meta[VAL]
-        for d, step in enumerate(value.stride() if isinstance(value, Tensor) else ()):
-            read(step, "stride", i, d)
-    return tuple(found.values())
 
 
 def captured_values(gm: GraphModule, n: int) -> list[object]:

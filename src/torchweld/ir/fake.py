@@ -6,16 +6,29 @@ refuses, leaves to eager what only the data decides, and gives results the strid
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
 
 from torchweld.ir.fake_checks import check_dim, left_to_eager
+from torchweld.ir.fake_kernels import resized
 from torchweld.ir.fake_memo import remembered
 from torchweld.ir.predicted import below_functionalization, real_strides
 from torchweld.ir.quiet import UNKNOWN_SOURCE, QuietFakeTensorMode
+
+# what Python takes apart into many operators, where one kernel of ATen is better
+_WHOLE = frozenset((torch.ops.aten.upsample_bicubic2d.default,
+                    torch.ops.aten._upsample_bicubic2d_aa.default))  # fmt: skip
+
+
+def whole(target: object) -> Any:
+    """Context in which an operator is run that `decomposing` is not to take apart."""
+    known = isinstance(target, OpOverload) and target in _WHOLE
+    return torch._C._DisablePythonDispatcher() if known else nullcontext()
 
 
 def decomposing() -> Any:
@@ -49,7 +62,9 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
         why = left_to_eager(func, args, kwargs)
         if why is not None:
             raise UnsupportedFakeTensorException(why)
-        out: Any = super().dispatch(func, types, args, kwargs)
+        out: Any = resized(self, func, args)
+        if out is NotImplemented:
+            out = super().dispatch(func, types, args, kwargs)
         real = real_strides(func, args, kwargs, out)
         if real is None:
             return out

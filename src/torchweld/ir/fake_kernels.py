@@ -20,13 +20,18 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
-from torch._subclasses import fake_tensor
+from torch._prims_common import suggest_memory_format
+from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchweld.ir.size_node import expr_of, node_of
+from torchweld.ir.size_questions import decide_what_matters
+
 _C: Any = torch._C
 _FAKE_MODULE: Any = fake_tensor
+_FAKE_IMPLS: Any = fake_impls
 _FAKE = _C._TorchDispatchModeKey.FAKE
 
 
@@ -122,9 +127,55 @@ class Kernels:
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         yield lambda func: func is _COPY, _on_twins
+        yield lambda func: func in _CHOOSING, _answered(_however_chosen)
         for fits, kernel in _FAKE_MODULE.op_implementations_checks:
             yield fits, _answered(kernel)
         yield _suits_twins, _on_twins
 
 
-_COPY = torch.ops.aten.copy_.default
+def _however_chosen(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    """The result of torch's kernel, which relies on the sizes only as far as its layout does: it
+    also asks what a real kernel chooses its algorithm by."""
+    nodes = [n for n in map(node_of, args[0].shape) if n is not None]
+    if not nodes:
+        return NotImplemented
+    env = nodes[0].env
+
+    def kernel() -> Any:
+        return _FAKE_IMPLS.op_implementations_dict[func](mode, func, *args, **kwargs)
+
+    if not decide_what_matters(env, lambda: _layouts(kernel())):
+        return NotImplemented
+    with env.silent():
+        return kernel()
+
+
+def resized(mode: Any, func: Any, args: Any) -> Any:
+    """The result of a resampling whose sizes vary, for which torch would run all of it;
+    NotImplemented for anything else."""
+    if func not in _RESIZING:
+        return NotImplemented
+    x, size = args[:2]
+    if all(node_of(n) is None for n in (*x.shape, *size)):
+        return NotImplemented
+    form = suggest_memory_format(x)
+    with mode:
+        return torch.empty((*x.shape[:2], *size), dtype=x.dtype, device=x.device,
+                           memory_format=form)  # fmt: skip
+
+
+def _layouts(x: Any) -> Any:
+    """Sizes and strides of results."""
+    if isinstance(x, torch.Tensor):
+        return tuple(map(expr_of, (*x.shape, *x.stride())))
+    return tuple(map(_layouts, x)) if isinstance(x, tuple) else x
+
+
+_ATEN = torch.ops.aten
+_COPY = _ATEN.copy_.default
+_RESIZING = frozenset((
+    _ATEN.upsample_bicubic2d.default, _ATEN._upsample_bicubic2d_aa.default,
+))  # fmt: skip
+_CHOOSING = frozenset((
+    _ATEN.convolution.default, _ATEN._convolution.default, _ATEN.convolution_backward.default,
+))  # fmt: skip

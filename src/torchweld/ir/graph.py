@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Node, graph_module
 
+from torchweld.ir.expr import Sym
 from torchweld.ir.sizes import Size
 
 VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node produces
@@ -107,12 +108,15 @@ class Joint:
 class Backward:
     """The backward graph for gradients of certain results.
 
-    pair: its inputs are the kept inputs, kept results and saved values, then the given tangents.
+    pair: its inputs are the kept inputs, kept results and saved values, then the given tangents,
+        then `numbers`.
     gradients: for each of the Joint's, which output of `pair` it is, or None.
+    numbers: the symbols that no size of its other inputs tells.
     """
 
     pair: GraphPair
     gradients: tuple[int | None, ...]
+    numbers: tuple[Sym, ...] = ()
 
 
 def call_node(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:

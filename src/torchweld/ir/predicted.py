@@ -14,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
+
+from torchweld.ir.size_node import hint_of, is_number
 
 aten = torch.ops.aten
 _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
@@ -83,14 +86,34 @@ def real_strides(
     results = predicted if isinstance(predicted, (tuple, list)) else (predicted,)
     if any(not isinstance(x, Tensor) or x.device.type != "cpu" for x in results):
         return None
-    named = tuple((k, _each(v, Tensor, _layout, tuple)) for k, v in sorted(kwargs.items()))
-    real = _strides(func, _each(tuple(args), Tensor, _layout, tuple), named)
-    return None if all(map(_alike, results, real)) else real
+    named = tuple((k, _each(v, _KNOWN, _layout, tuple)) for k, v in sorted(kwargs.items()))
+    real = _strides(func, _each(tuple(args), _KNOWN, _layout, tuple), named)
+    if all(map(_alike, results, real)):
+        return None
+    return tuple(map(_sized, results, real))
 
 
 def _alike(x: Tensor, strides: tuple[int, ...]) -> bool:
     axes = zip(x.shape, x.stride(), strides, strict=True)
-    return x.numel() < 2 or all(p == r for n, p, r in axes if n > 1)
+    return hint_of(x.numel()) < 2 or all(hint_of(p) == r for n, p, r in axes if hint_of(n) > 1)
+
+
+def _sized(x: Tensor, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides where sizes may be symbols: a dense layout has the same order for all.
+
+    Errors: UnsupportedFakeTensorException for a layout with gaps.
+    """
+    if not any(map(is_number, x.shape)):
+        return strides
+    made, running = list(strides), 1
+    for d in sorted(range(x.dim()), key=lambda d: (strides[d], hint_of(x.shape[d]))):
+        if hint_of(x.shape[d]) == 1:
+            continue
+        if hint_of(running) != strides[d]:
+            raise UnsupportedFakeTensorException("a result with gaps, whose sizes vary")
+        made[d] = running
+        running = running * x.shape[d]
+    return tuple(made)
 
 
 @lru_cache(maxsize=256)
@@ -105,15 +128,23 @@ def _strides(
         return tuple(x.stride() for x in (made if isinstance(made, tuple) else (made,)))
 
 
-def _each(args: Any, kind: type, change: Callable[[Any], Any], container: type) -> Any:
+def _each(args: Any, kind: type | tuple[type, ...], change: Callable[[Any], Any],
+          container: type) -> Any:  # fmt: skip
     """The arguments with every `kind` changed, in containers of one type."""
     if isinstance(args, (tuple, list)):
         return container(_each(a, kind, change, container) for a in args)
     return change(args) if isinstance(args, kind) else args
 
 
-def _layout(x: Tensor) -> _Layout:
-    return _Layout(tuple(x.shape), x.stride(), x.dtype)
+_KNOWN = (Tensor, torch.SymInt, torch.SymFloat)
+
+
+def _layout(x: Any) -> Any:
+    """A tensor without its elements, with the sizes of now; the value now of a number."""
+    if not isinstance(x, Tensor):
+        return hint_of(x)
+    sizes, strides = (tuple(map(hint_of, n)) for n in (x.shape, x.stride()))
+    return _Layout(sizes, strides, x.dtype)
 
 
 def _zeros(x: _Layout) -> Tensor:

@@ -47,10 +47,15 @@ class Resume:
     The last frame runs the instruction that it is at, the others wait for a call.
     hands: what a generator waits for, which is the only frame then: "yield" for what is sent to it,
     "from" for the result of what it delegates to; else nothing.
+    by_data: whether the instruction makes something whose size only the data decides.
+    varying: what varies of the state: the frame's number, the position in its flat state, "size" or
+        "stride" of a tensor and the dimension, or "number".
     """
 
     frames: tuple[Suspended, ...]
     hands: str = ""
+    by_data: bool = False
+    varying: tuple[tuple[int, int, str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from torchweld.ir.expr import Expr, Int, Sym, as_expr, atoms
+from torchweld.ir.expr import Expr, Int, as_expr
+from torchweld.ir.size_values import (
+    LARGEST,
+    Loose,
+    Number,
+    common,
+    complexity,
+    exact,
+    symbols_of,
+    tidied,
+)
 from torchweld.ir.sizes import (
     Condition,
     Junction,
@@ -31,19 +41,10 @@ from torchweld.ir.sizes import (
     junction,
     less,
     negation,
+    round_ratio,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Loose:
-    """A float, as fn(*args) computes it from numbers."""
-
-    fn: Callable[..., float]
-    args: tuple[Number, ...]
-
-
-Number = Expr | Ratio | Loose | float
-_LARGEST = 2**53  # of the integers that all are floats
+_MOST = 60  # symbols, numbers and operations of one size
 
 
 class _Shown:
@@ -57,7 +58,9 @@ class _Shown:
 
     @property
     def free_symbols(self) -> set[object]:
-        return set(symbols_of(self.node.value))
+        # torch asks sympy what kind they are, if that was imported
+        kind: Any = getattr(sys.modules.get("sympy"), "Symbol", None)
+        return {s if kind is None else kind(s.name) for s in symbols_of(self.node.value)}
 
     def __str__(self) -> str:
         return str(self.node.str())
@@ -178,6 +181,9 @@ class SizeNode:
         return SizeNode(self.env, x, x)
 
     def _int(self, e: Expr) -> SizeNode:
+        e = tidied(e)
+        if complexity(e) > _MOST:  # torch asks about it, and each answer would take longer
+            return self.wrap_int(self.env.fixed(e))
         return SizeNode(self.env, e, self.env.hint(e))
 
     def _bool(self, c: Condition) -> SizeNode:
@@ -232,9 +238,9 @@ class SizeNode:
     def _arithmetic(self, fn: Callable[[Any, Any], Any], other: SizeNode) -> SizeNode:
         if self.is_int() and other.is_int():
             return self._int(fn(self.whole(), other.whole()))
-        exact = _exact(fn, self.value, other.value)
-        if exact is not None and _is_small(self, other):
-            return SizeNode(self.env, exact, fn(self.hint, other.hint))
+        found = exact(fn, self.value, other.value)
+        if found is not None and _is_small(self, other):
+            return SizeNode(self.env, found, fn(self.hint, other.hint))
         return self._float(fn, self, other)
 
     def add(self, other: SizeNode) -> SizeNode:
@@ -259,7 +265,7 @@ class SizeNode:
 
     def _divided(self, other: SizeNode) -> tuple[Expr, Expr]:
         """Numerator and positive denominator. Errors: ZeroDivisionError."""
-        num, den = self.whole(), other.whole()
+        num, den = map(self.env.simplify, (self.whole(), other.whole()))
         if not isinstance(den, Int) and self.env.decide(equal(den, 0)):
             den = as_expr(0)
         if isinstance(den, Int) and den.n == 0:
@@ -284,7 +290,7 @@ class SizeNode:
 
     def int_truediv(self, other: SizeNode) -> SizeNode:
         den = other.value
-        if isinstance(den, Int) and 0 < den.n < _LARGEST and _is_small(self):
+        if isinstance(den, Int) and 0 < den.n < LARGEST and _is_small(self):
             return SizeNode(self.env, Ratio(self.whole(), den.n), self.hint / den.n)
         return self._float(operator.truediv, self, other)
 
@@ -349,12 +355,13 @@ class SizeNode:
             return self.floor()
         return self._rounded(ceil_ratio, math.trunc)
 
-    def sym_int(self) -> SizeNode:
-        return self.trunc()
+    sym_int = trunc
 
     def round(self, ndigits: int | None = None) -> SizeNode:
         if self.is_int():
             return self
+        if isinstance(self.value, Ratio) and ndigits is None:
+            return self._int(round_ratio(self.value))
         found = round(self.fixed(), ndigits)
         return self.wrap_float(found) if isinstance(found, float) else self.wrap_int(found)
 
@@ -373,11 +380,9 @@ class SizeNode:
     # ------------------------------------------------------------ comparisons
     def _compared(self, make: Callable[[Expr, Expr], Condition], fn: Callable[[Any, Any], bool],
                   other: SizeNode) -> SizeNode:  # fmt: skip
-        a, b = _common(self.value), _common(other.value)
+        a, b = common(self.value), common(other.value)
         if a is not None and b is not None:
             return self._bool(make(a.num * b.den, b.num * a.den))
-        if self.is_bool() and other.is_bool():
-            return self.wrap_bool(fn(self.fixed(), other.fixed()))
         return self.wrap_bool(fn(self.fixed(), other.fixed()))
 
     def eq(self, other: SizeNode) -> SizeNode:
@@ -489,47 +494,6 @@ def _math(name: str) -> Callable[[SizeNode], SizeNode]:
 
 for _name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2"):
     setattr(SizeNode, f"sym_{_name}", _math(_name))
-
-
-def symbols_of(value: Any) -> set[Sym]:
-    """The symbols that a value depends on."""
-    match value:
-        case Expr():
-            return {s for s in atoms(value) if isinstance(s, Sym)}
-        case Relation():
-            return symbols_of(value.expr)
-        case Ratio():
-            return symbols_of(value.num)
-        case Junction():
-            return set().union(*map(symbols_of, value.parts))
-        case Loose():
-            return set().union(*map(symbols_of, value.args))
-    return set()
-
-
-def _common(value: Any) -> Ratio | None:
-    """An exact number as a ratio."""
-    match value:
-        case Ratio() if value.den & (value.den - 1) == 0:
-            return value
-        case Expr():
-            return Ratio(value, 1)
-        case float() if math.isfinite(value):
-            num, den = value.as_integer_ratio()
-            return Ratio(as_expr(num), den) if den < _LARGEST else None
-    return None
-
-
-def _exact(fn: Callable[[Any, Any], Any], a: Any, b: Any) -> Ratio | None:
-    """What arithmetic on floats gives where no rounding is done: with small powers of 2."""
-    x, y = _common(a), _common(b)
-    if x is None or y is None:
-        return None
-    if fn is operator.mul:
-        num, den = x.num * y.num, x.den * y.den
-    else:
-        num, den = fn(x.num * y.den, y.num * x.den), x.den * y.den
-    return Ratio(num, den) if den <= 64 else None
 
 
 def _is_small(*nodes: SizeNode) -> bool:

@@ -9,7 +9,7 @@ all that was used: they are guarded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from math import gcd
 
@@ -28,6 +28,7 @@ from torchweld.ir.expr import (
     substitute,
     terms_of,
 )
+from torchweld.ir.residues import all_divided, residue_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +216,14 @@ class SizeEnv:
         self.bounds: dict[Sym, Bounds] = {}
         self.known_as: dict[Expr, Expr] = {}  # a symbol that is known by others
         self.version = 0  # grows with every fact
+        self.residues: dict[Expr, tuple[int, int]] = {}  # symbol -> (d, r), where symbol % d is r
         self._solved: dict[Expr, Fact] = {}
         self._facts: dict[Relation, Loc] = {}
         self._tight: dict[Expr, Expr] = {}  # a symbol -> the same with its bounds of now
-        self._silent = False
+        self._answer: Callable[[Condition], bool] | None = None
+        # of expressions, as long as no symbol gets other bounds, and no fact is added
+        self._bounded: dict[Expr, tuple[int | None, int | None]] = {}
+        self._ranges: dict[Expr, tuple[int | None, int | None]] = {}
 
     # ------------------------------------------------------------ symbols
     def symbol(self, hint: int, lo: int | None = 2, hi: int | None = None) -> Sym:
@@ -236,14 +241,28 @@ class SizeEnv:
         """The expression with every symbol that is known by others replaced."""
         return substitute(e, self.known_as) if self.known_as else e
 
+    def symbol_of(self, e: Expr) -> Sym | None:
+        """The symbol that a size is, though it may be known by its quotient; None if it is none."""
+        e = self.simplify(e)
+        if isinstance(e, Sym):
+            return e
+        for symbol in self.residues:
+            if self.known_as[symbol] is e and isinstance(symbol, Sym):
+                return symbol
+        return None
+
     @contextmanager
-    def silent(self) -> Iterator[None]:
-        """Answer by the values now, and take no facts down: for answers that nobody relies on."""
-        before, self._silent = self._silent, True
+    def answering(self, answer: Callable[[Condition], bool]) -> Iterator[None]:
+        """Ask `answer` what does not follow from the facts, and take no facts down."""
+        before, self._answer = self._answer, answer
         try:
             yield
         finally:
-            self._silent = before
+            self._answer = before
+
+    def silent(self) -> AbstractContextManager[None]:
+        """Answer by the values now, and take no facts down: for answers that nobody relies on."""
+        return self.answering(self.truth_now)
 
     # ------------------------------------------------------------ questions
     def truth_now(self, c: Condition) -> bool:
@@ -274,9 +293,10 @@ class SizeEnv:
         known = self.known(c)
         if known is not None:
             return known
+        if self._answer is not None:
+            return self._answer(c)
         now = self.truth_now(c)
-        if not self._silent:
-            self._assume(c if now else negation(c))
+        self._assume(c if now else negation(c))
         return now
 
     def fixed(self, e: Expr) -> int:
@@ -305,6 +325,12 @@ class SizeEnv:
 
     def _range(self, e: Expr) -> tuple[int | None, int | None]:
         """The bounds of an expression, by those of its symbols and by what is below zero."""
+        found = self._ranges.get(e)
+        if found is None:
+            found = self._ranges[e] = self._range_by_facts(e)
+        return found
+
+    def _range_by_facts(self, e: Expr) -> tuple[int | None, int | None]:
         lo, hi = self._bounds_of(e)
         for fact in self._facts:
             if fact.op == "!=":
@@ -316,6 +342,12 @@ class SizeEnv:
         return lo, hi
 
     def _bounds_of(self, e: Expr) -> tuple[int | None, int | None]:
+        found = self._bounded.get(e)
+        if found is None:
+            found = self._bounded[e] = self._bounds_by_symbols(e)
+        return found
+
+    def _bounds_by_symbols(self, e: Expr) -> tuple[int | None, int | None]:
         tight = substitute(e, self._tight) if self._tight else e
         lo, hi = tight.lo, tight.hi
         if lo is None:
@@ -338,12 +370,17 @@ class SizeEnv:
 
     def _add(self, c: Relation) -> None:
         self.version += 1
+        self._ranges.clear()
         at = self.where()
-        if c.op == "==" and (self._solve(c, at) or self._between(c, at)):
+        if c.op == "==" and (self._solve(c, at) or self._divide(c, at) or self._between(c, at)):
             return
         if c.op == "<=" and self._bound(c.expr, at):
             return
+        self._take(c, at)
+
+    def _take(self, c: Relation, at: Loc) -> None:
         self._facts[c] = at
+        self._ranges.clear()
 
     def _solve(self, c: Relation, at: Loc) -> bool:
         """Take an equality down as the value of a symbol, if it can be solved for one."""
@@ -357,19 +394,52 @@ class SizeEnv:
                 continue
             assert isinstance(symbol, Sym)
             self._solved[symbol] = Fact("==", symbol, rest, at)
-            one: dict[Expr, Expr] = {symbol: rest}
-            self.known_as = {s: substitute(e, one) for s, e in self.known_as.items()} | one
             old = self.bounds.pop(symbol)
             self._tight.pop(symbol, None)
-            before, self._facts = self._facts, {}
-            for fact, line in before.items():
-                self._again(Relation(fact.op, substitute(fact.expr, one)), line)
+            self._bounded.clear()
+            self._replace({symbol: rest})
             for bound in (at_most(old.lo, rest) if old.lo is not None else True,
                           at_most(rest, old.hi) if old.hi is not None else True):  # fmt: skip
                 if isinstance(bound, Relation):
                     self._again(bound, at)
             return True
         return False
+
+    def _replace(self, known: dict[Expr, Expr]) -> None:
+        """Write all that is known without these."""
+        self.known_as = {s: substitute(e, known) for s, e in self.known_as.items()} | known
+        before, self._facts = self._facts, {}
+        self._ranges.clear()
+        for fact, line in before.items():
+            self._again(Relation(fact.op, substitute(fact.expr, known)), line)
+
+    def _divide(self, c: Relation, at: Loc) -> bool:
+        """Take n % d == r down: n is d * (n // d) + r from now on, and so is what is made of it."""
+        divided = all_divided(c.expr)
+        for n, d in divided:
+            self.decide(equal(n % d, 0))
+        if divided:
+            return True
+        found = residue_in(c.expr)
+        if found is None or found[0] not in self.bounds or found[0] in self.known_as:
+            return False
+        n, d, r = found
+        self._solved[n] = Fact("==", n % d, Int.make(r), at)
+        self.residues[n] = (d, r)
+        self._replace({n: n // d * d + r, n % d: Int.make(r)})
+        return True
+
+    def _pin(self, symbol: Sym, at: Loc) -> None:
+        """Where bounds leave one quotient only, the symbol is a number."""
+        d, r = self.residues.get(symbol, (0, 0))
+        b = self.bounds[symbol]
+        if d and b.lo is not None and b.hi is not None and b.lo // d == b.hi // d:
+            del self.residues[symbol], self.bounds[symbol]
+            self._tight.pop(symbol, None)
+            self._bounded.clear()
+            value = Int.make(b.lo // d * d + r)
+            self._solved[symbol] = Fact("==", symbol, value, at)
+            self._replace({symbol: value})
 
     def _between(self, c: Relation, at: Loc) -> bool:
         """Take x//d == n down as two bounds of x."""
@@ -390,7 +460,7 @@ class SizeEnv:
         if isinstance(_settled(c), bool) or self._known(c):
             return
         if not (c.op == "<=" and self._bound(c.expr, at)):
-            self._facts[c] = at
+            self._take(c, at)
 
     def _bound(self, e: Expr, at: Loc) -> bool:
         """Take `e <= 0` down as a bound of a symbol, if it is one."""
@@ -405,7 +475,7 @@ class SizeEnv:
             if inner is None:
                 return False
             if not self._bound(inner, at):
-                self._facts[_normal(Relation("<=", inner))] = at
+                self._take(_normal(Relation("<=", inner)), at)
             return True
         if not isinstance(m[0], Sym) or m[0] not in self.bounds:
             return False
@@ -415,6 +485,9 @@ class SizeEnv:
                replace(old, lo=_most(old.lo, constant), lo_at=at))  # fmt: skip
         self.bounds[symbol] = new
         self._tight[symbol] = Sym.make(symbol.name, new.lo, new.hi)
+        self._bounded.clear()
+        self._ranges.clear()
+        self._pin(symbol, at)
         return True
 
     def facts(self) -> tuple[Fact, ...]:
@@ -428,8 +501,10 @@ class SizeEnv:
         kept = dict(self._facts)
         for c, at in kept.items():
             del self._facts[c]
+            self._ranges.clear()
             if self._known(c) is None:
                 self._facts[c] = at
+        self._ranges.clear()
         found += [_fact(c, at) for c, at in self._facts.items()]
         self._facts = kept
         return tuple(found)
@@ -449,9 +524,12 @@ def _least_value(e: Expr) -> int | None:
     more: dict[Expr, Expr] = {}
     for m in terms_of(e):
         for x in m:
-            if x.lo is None:
+            if x.lo is not None:
+                more[x] = Sym.make(f"{x.text()} - {x.lo}", 0, None) + x.lo
+            elif x.hi is not None:
+                more[x] = x.hi - Sym.make(f"{x.hi} - {x.text()}", 0, None)
+            else:
                 return None
-            more[x] = Sym.make(f"{x.text()} - {x.lo}", 0, None) + x.lo
     total = ZERO
     for m, n in terms_of(e).items():
         product = as_expr(n)
@@ -472,6 +550,12 @@ def _most(a: int | None, b: int | None) -> int | None:
 def floor_ratio(x: Ratio) -> Expr:
     """math.floor(num / den): rounding does not carry a quotient over an integer below 2**53."""
     return x.num // x.den
+
+
+def round_ratio(x: Ratio) -> Expr:
+    """round(num / den): up from more than a half, and from a half if the result is even then."""
+    whole, rest = x.num // x.den, x.num % x.den
+    return whole + (rest * 2 + whole % 2) // (x.den + 1)
 
 
 def ceil_ratio(x: Ratio) -> Expr:

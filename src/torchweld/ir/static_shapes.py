@@ -20,7 +20,8 @@ from typing import Any
 
 import torch
 
-from torchweld.ir.size_node import SizeNode, node_of, symbols_of
+from torchweld.ir.size_node import SizeNode, node_of
+from torchweld.ir.size_values import symbols_of
 
 SHAPES = "torch.fx.experimental.symbolic_shapes"
 FUNCTIONS = "torch.utils._sympy.functions"

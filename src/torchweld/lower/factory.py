@@ -10,14 +10,14 @@ from torchweld.ir.expr import Expr, as_expr
 from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.registry import lowering
 from torchweld.lower.tensor import Tensor
-from torchweld.lower.value import Val, constant, equal, position, where
+from torchweld.lower.value import Operand, Val, constant, equal, lift, position, where
 
 
-def _filled(b: Builder, value: int | float | bool) -> Tensor:
+def _filled(b: Builder, value: Operand) -> Tensor:
     spec = b.spec
     if isinstance(value, complex) or not spec.dtype.computed:
         raise LoweringError("W203", f"fill of {spec.dtype.value} elements")
-    v = constant(value, spec.dtype)
+    v = lift(value, spec.dtype).to(spec.dtype)
     return b.emit(lambda idx: v)
 
 

@@ -135,7 +135,7 @@ def _used(node: Node) -> frozenset[int]:
 def _apply(b: Builder, rule: Rule, copies: bool, node: Node, env: Env) -> Lowered:
     op = node.target
     assert isinstance(op, OpOverload)
-    floats = rule.kind == "pointwise"
+    floats = rule.kind != "view"
     args = tuple(_lowered(a, env, floats) for a in node.args)
     kwargs = {k: _lowered(a, env, floats) for k, a in node.kwargs.items()}
     bound = bind(op, args, kwargs)

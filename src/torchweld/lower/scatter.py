@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
@@ -12,7 +13,7 @@ from torchweld.lower.gather import advanced, ranked
 from torchweld.lower.registry import lowering
 from torchweld.lower.tensor import Idx, Tensor, numel
 from torchweld.lower.value import Check, Val, checked, constant, where
-from torchweld.lower.views import diagonal, reshaped, select, slice_range, sliced, wrap
+from torchweld.lower.views import diagonal, reshaped, select, slice_, wrap
 
 
 def _same(idx: Idx) -> Idx:
@@ -179,9 +180,9 @@ def _into(b: Builder, x: Tensor, src: Tensor, window: Tensor, out: Tensor) -> Te
 def slice_scatter(b: Builder, x: Tensor, src: Tensor, dim: int = 0, start: int | None = None,
                   end: int | None = None, step: int = 1) -> Tensor:  # fmt: skip
     d = wrap(dim, len(x.shape))
-    first, length = slice_range(x.shape[d].value, start, end, step)
     out = b.based_on(x)
-    return _into(b, x, src, sliced(out, d, first, length, step), out)
+    window = slice_(out, d, start, end, step, (replace(b.spec, shape=src.shape),))
+    return _into(b, x, src, window, out)
 
 
 @lowering("aten.select_scatter.default")

@@ -10,7 +10,8 @@ from typing import Any
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr
-from torchweld.ir.size_node import Loose, node_of
+from torchweld.ir.size_node import node_of
+from torchweld.ir.size_values import Loose
 from torchweld.ir.sizes import Ratio, SizeEnv
 from torchweld.lower.sizes import expr_in
 from torchweld.lower.value import Val, constant, exp, lift, log, power, sqrt

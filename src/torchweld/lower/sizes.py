@@ -53,7 +53,8 @@ def readings(pair: GraphPair) -> tuple[tuple[SizeSym, ...], tuple[Reading, ...]]
     if env is None:
         return (), ()
     for row in pair.sizes:
-        symbol = None if row.symbol in env.known_as else _symbol(env, row.symbol)
+        gone = row.symbol in env.known_as and row.symbol not in env.residues
+        symbol = None if gone else _symbol(env, row.symbol)
         if isinstance(symbol, SizeSym):
             found.setdefault(symbol, Reading(row.kind, row.input, row.dim))
     return tuple(found), tuple(found.values())

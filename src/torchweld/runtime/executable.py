@@ -149,6 +149,7 @@ def make_executable(
     graphs: bool | None = None,
     lending: Lending | None = None,
     borrowing: cudagraph.Borrowing | None = None,
+    numbers: frozenset[int] = frozenset(),
 ) -> Executable:
     """The Program, ready to be called, on the driver that `cfg.driver` names.
 
@@ -158,6 +159,7 @@ def make_executable(
     `graphs`: CUDA graphs: True also where it is not sure that they pay, False never, None where
     they pay, unless `cfg.cudagraphs` is off.
     `lending`: what it saves for a backward. `borrowing`: what a backward reads of that.
+    `numbers`: positions of inputs that are ints.
     Errors: BackendError W301, W302.
     """
     built = build_sources(program, cfg, include_dir)
@@ -168,7 +170,7 @@ def make_executable(
         cudagraph.not_used("the graph serves a range of sizes", bool(graphs))
     fixed = replace(wish, graphs=False, lending=None)
     visitor = _visitor(program, built, fixed)
-    return SizedExecutable(program, lambda p: _on_driver(p, built, fixed), visitor)
+    return SizedExecutable(program, lambda p: _on_driver(p, built, fixed), visitor, numbers)
 
 
 @dataclass(frozen=True, slots=True)

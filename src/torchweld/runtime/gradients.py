@@ -10,14 +10,18 @@ import operator
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from torchweld.ir.expr import Expr, evaluate
 from torchweld.ir.graph import Joint, Returned
+from torchweld.ir.size_node import expr_of
+from torchweld.ir.sizes import Fact, Size
 from torchweld.runtime.executable import Executable
+from torchweld.runtime.sized import TooLargeError
 
 _keeps_graph: Any = torch._C._autograd._get_current_graph_task_keep_graph
 # hooks on what is saved, and whether a transform of torch.func runs
@@ -46,18 +50,31 @@ except ImportError:  # built without a C compiler
 
 
 Given = tuple[bool, ...]
+Values = dict[Expr, int]
 Pick = Callable[[Any], tuple[Any, ...]]
 _version = operator.attrgetter("_version")
+_KEPT = 64  # choices of sizes whose tangents are known, the latest
 
 
 class Gradients:
-    """A compiled backward. places: for each input that requires grad, its output's number."""
+    """A compiled backward.
 
-    __slots__ = ("call", "places")
+    places: for each input that requires grad, its output's number. numbers: the symbols that it is
+    given last. facts: what must hold of the sizes of a call, beyond what is guarded.
+    """
 
-    def __init__(self, call: Executable, places: tuple[int | None, ...]) -> None:
+    __slots__ = ("call", "facts", "numbers", "places")
+
+    def __init__(self, call: Executable, places: tuple[int | None, ...],
+                 numbers: tuple[Expr, ...] = (), facts: tuple[Fact, ...] = ()) -> None:  # fmt: skip
         self.call = call
         self.places = places
+        self.numbers = numbers
+        self.facts = facts
+
+    def fits(self, sizes: Values) -> bool:
+        """Whether it may run for these sizes."""
+        return all(f.holds(sizes) for f in self.facts)
 
     def pick(self, n_inputs: int, wanted: Sequence[int]) -> Pick:
         """What puts the outputs, and None behind them, where autograd wants them."""
@@ -70,10 +87,16 @@ class Gradients:
 class Tangent:
     """What a gradient looks like that the backward takes."""
 
-    shape: torch.Size
+    shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+
+    def at(self, sizes: Values) -> Tangent:
+        """What it looks like for these sizes."""
+        shape, stride = (tuple(evaluate(expr_of(n), sizes) for n in numbers)
+                         for numbers in (self.shape, self.stride))  # fmt: skip
+        return replace(self, shape=shape, stride=stride)
 
 
 class Differentiable:  # without slots: it is weakly referenced
@@ -109,7 +132,9 @@ class Differentiable:  # without slots: it is weakly referenced
         self.n_inputs = len(values)
         self.others = tuple(i for i in range(self.n_inputs) if i not in joint.kept_inputs)
         self.saves = bool(joint.kept_inputs or joint.kept_results or joint.saved)
-        versioned = [i for i in self.others if i not in self.written and i not in inference]
+        versioned = [i for i in self.others if i not in self.written and i not in inference
+                     and isinstance(values[i], Tensor)]  # fmt: skip
+        self.sizes = joint.forward.sizes
         self.pick_kept = _picker(
             (*self.kept_inputs, *(self.n_inputs + k for k in self.kept_results)))  # fmt: skip
         self.pick_others, self.pick_versioned = _picker(self.others), _picker(versioned)
@@ -122,10 +147,12 @@ class Differentiable:  # without slots: it is weakly referenced
         self.whole: tuple[Executable, Pick] | None = None
         self.constants = tuple(k for k, t in enumerate(self.tangents) if t is None)
         self.devices = tuple(sorted({v.device.index or 0 for v in values
-                                     if v.device.type == "cuda"}))  # fmt: skip
+                                     if isinstance(v, Tensor) and v.device.type == "cuda"}))
         plain = tuple(Returned(k, False, (), t is not None) for k, t in enumerate(self.tangents))
         self.returned = None if plain == joint.returned else joint.returned
         self.backwards: dict[Given, tuple[Executable, Pick] | None] = {}
+        self.sized: dict[Given, Gradients] = {}
+        self._tangents: dict[tuple[int, ...], tuple[Tangent | None, ...]] = {}
         self._build = build
         self._lock = threading.Lock()
 
@@ -149,10 +176,27 @@ class Differentiable:  # without slots: it is weakly referenced
             with self._lock:
                 if given not in self.backwards:
                     made = self._build(given)
+                    if made is not None and self.sizes:
+                        self.sized[given] = made
                     self.backwards[given] = None if made is None else (
                         made.call, made.pick(self.n_inputs, self.wanted))  # fmt: skip
                     self.whole = self.backwards.get(self.all_given)
         return self.backwards[given]
+
+    def sizes_in(self, inputs: Sequence[Any]) -> Values:
+        """The values of the symbols in a call."""
+        return {s.symbol: _read(s, inputs[s.input]) for s in self.sizes}
+
+    def tangents_at(self, sizes: Values) -> tuple[Tangent | None, ...]:
+        """What the backward takes after a call with these sizes."""
+        key = tuple(sizes.values())
+        found = self._tangents.get(key)
+        if found is None:
+            if len(self._tangents) >= _KEPT:
+                self._tangents.clear()
+            found = tuple(None if t is None else t.at(sizes) for t in self.tangents)
+            self._tangents[key] = found
+        return found
 
     def random_state(self) -> tuple[Any, ...]:
         """The states of the generators that the graph may draw from."""
@@ -176,6 +220,13 @@ def _gathering(forward: Executable, n_results: int) -> Callable[..., tuple[Any, 
         return (*outs[:n_results], outs[n_results:])
 
     return call
+
+
+def _read(size: Size, x: Any) -> int:
+    """The value of a symbol, of the input that tells it."""
+    if size.kind == "number":
+        return int(x)
+    return int(x.shape[size.dim] if size.kind == "size" else x.stride(size.dim))
 
 
 def _tangent(x: Tensor) -> Tangent:
@@ -206,6 +257,8 @@ class _Step(torch.autograd.Function):
         outs = what.forward(*inputs)
         results, kept = outs[:-1], outs[-1]
         ctx.what = what
+        if what.sizes:
+            ctx.sizes = what.sizes_in(inputs)
         ctx.materialize_grads = False
         given = what.pick_kept((*inputs, *results))
         if _saving_hooks(False) is None:
@@ -229,7 +282,9 @@ class _Step(torch.autograd.Function):
         made = None
         given: tuple[Any, ...] = ()
         if not _grad_enabled():
-            if all_fit(tangents, Tensor, what.strides):
+            if what.sizes:
+                made, given = _at_sizes(what, ctx.sizes, tangents)
+            elif all_fit(tangents, Tensor, what.strides):
                 made = what.whole or what.backward_for(what.all_given)
                 given = what.pick_given(tangents)
             elif _are_memory(tangents):
@@ -239,7 +294,10 @@ class _Step(torch.autograd.Function):
             gradients: Any = _placed(what, _again(what, ctx, saved, tangents))
         else:
             backward, pick = made
-            gradients = pick((*backward(*saved, *ctx.kept, *given), None))
+            try:
+                gradients = pick((*backward(*saved, *ctx.kept, *given), None))
+            except TooLargeError:
+                gradients = _placed(what, _again(what, ctx, saved, tangents))
         if not _keeps_graph():
             ctx.kept = ()
             if what.others and what.saves:
@@ -263,7 +321,7 @@ def _placed(what: Differentiable, found: Sequence[Tensor | None]
 
 def _unwrapped(inputs: Sequence[Tensor]) -> bool:
     """Whether no input is what a transform of torch.func left behind."""
-    return all(_is_plain(x) or not _is_wrapped(x) for x in inputs)
+    return all(_is_plain(x) or not _is_wrapped(x) for x in inputs if isinstance(x, Tensor))
 
 
 def _are_memory(tangents: Sequence[Tensor | None]) -> bool:
@@ -286,6 +344,20 @@ def _fitting(tangents: Sequence[Tensor | None], likes: Sequence[Tangent | None]
     pairs = zip(tangents, likes, strict=True)
     return tuple(t if t.stride() == like.stride else _copied(t, like)
                  for t, like in pairs if t is not None and like is not None)  # fmt: skip
+
+
+def _at_sizes(what: Differentiable, sizes: Values, tangents: Sequence[Tensor | None]
+              ) -> tuple[tuple[Executable, Pick] | None, tuple[Any, ...]]:  # fmt: skip
+    """The compiled backward where sizes vary, None if it does not fit them; and what it is given
+    behind what was saved."""
+    if not _are_memory(tangents):
+        return None, ()
+    mask = tuple([t is not None for t in tangents])
+    made = what.backward_for(mask)
+    if made is None or not what.sized[mask].fits(sizes):
+        return None, ()
+    numbers = [sizes[s] for s in what.sized[mask].numbers]
+    return made, (*_fitting(tangents, what.tangents_at(sizes)), *numbers)
 
 
 def _copied(x: Tensor, like: Tangent) -> Tensor:

@@ -44,6 +44,10 @@ def _never(program: Program) -> bool:
     return False
 
 
+class TooLargeError(InternalError):
+    """Sizes that the kernels cannot run, and no eager function that could."""
+
+
 class _Eager:
     """What runs sizes that are too large for the kernels: eager."""
 
@@ -57,7 +61,7 @@ class _Eager:
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         eager = self.owner.with_ints(self.owner.eager)
         if eager is None:
-            raise InternalError("sizes that are too large for the kernels of this graph")
+            raise TooLargeError("sizes that are too large for the kernels of this graph")
         return tuple(eager(*inputs))  # type: ignore[arg-type]
 
     def trim(self) -> None:
@@ -83,7 +87,8 @@ class SizedExecutable:
     """Called with inputs of any sizes that the Program serves.
 
     make: from a Program without symbolic sizes to what runs it. visitor: the same, with what lets
-    that run a Program of other sizes, unless a call is in flight. driver: of the latest.
+    that run a Program of other sizes, unless a call is in flight. numbers: positions of inputs that
+    are ints, besides those that are read as sizes. driver: of the latest.
     """
 
     saves = False
@@ -91,6 +96,7 @@ class SizedExecutable:
     def __init__(
         self, program: Program, make: Callable[[Program], Run],
         visitor: Callable[[Program], tuple[Run, Resize]] | None = None,
+        numbers: frozenset[int] = frozenset(),
     ) -> None:  # fmt: skip
         if program.sizes is None:
             raise InternalError("a Program without symbolic sizes")
@@ -98,7 +104,8 @@ class SizedExecutable:
         self.sizes = program.sizes
         self._make = make
         self._read = [(k, _READERS[kind](dim)) for kind, k, dim in program.sizes.readings]
-        self._numbers = {k for kind, k, _ in program.sizes.readings if kind == "number"}
+        read = {k for kind, k, _ in program.sizes.readings if kind == "number"}
+        self._numbers = numbers | read
         self._made: OrderedDict[tuple[int, ...], Run] = OrderedDict()
         self._met: set[tuple[int, ...]] = set()
         self._make_visitor = visitor

@@ -25,6 +25,7 @@ from torchweld.capture.functions import (
     random_draws,
     scopes,
     sets,
+    sized_calls,
     stdlib,
     texts,
     torch_calls,
@@ -38,8 +39,8 @@ __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
     "checkpoints", "classes", "containers", "control_flow", "effects", "exception_groups",
     "exceptions", "hooks", "iterators", "locks", "objects", "on_constants", "optimizers", "owned",
-    "queues", "random_draws", "scopes", "sets", "stdlib", "texts", "torch_calls", "torch_state",
-    "transforms", "weak_references", "whole",
+    "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib", "texts", "torch_calls",
+    "torch_state", "transforms", "weak_references", "whole",
 ]  # fmt: skip
 
 whole.register()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import sys
 import types
@@ -32,7 +33,7 @@ from torchweld.capture.ops import (
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.strings import format_value
-from torchweld.capture.symbolic import number_value
+from torchweld.capture.symbolic import is_varying, number_value
 from torchweld.capture.tables import FUNCTIONS, CallHandler, function, klass
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -44,6 +45,7 @@ from torchweld.capture.values.base import (
     InstanceValue,
     NotConstant,
     PartialValue,
+    SliceValue,
     Slot,
     SuperValue,
     TensorValue,
@@ -428,6 +430,10 @@ def object_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None
 @klass(slice)
 def slice_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     from_parts = [Const(None), args[0]] if len(args) == 1 else args
+    if any(map(is_varying, from_parts)):
+        first, last, *step = from_parts
+        cap.deliver(SliceValue((first, last, step[0] if step else Const(None))), cont)
+        return
     try:
         cap.deliver(Const(slice(*(constant(p) for p in from_parts))), cont)
     except NotConstant:
@@ -515,6 +521,6 @@ def is_not(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 for _name, _polyfill in (
     (sum, polyfills.sum_), (any, polyfills.any_), (all, polyfills.all_),
-    (sorted, polyfills.sorted_),
+    (sorted, polyfills.sorted_), (math.prod, polyfills.prod_),
 ):  # fmt: skip
     polyfill(_name, _polyfill)

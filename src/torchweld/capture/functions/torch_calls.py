@@ -10,16 +10,19 @@ import torch
 from torchweld.base.errors import InternalError
 from torchweld.capture.arrays.outside import tensor_of
 from torchweld.capture.attrs import from_python
+from torchweld.capture.functions.sized_calls import tensor_of_sizes
 from torchweld.capture.late import LateNumber
 from torchweld.capture.policy import graph_call
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
+from torchweld.capture.symbolic import number_value
 from torchweld.capture.tables import FUNCTIONS, function, klass
 from torchweld.capture.values.base import (
     ArrayValue,
     Const,
     NotConstant,
     TensorValue,
+    TupleValue,
     Value,
     boolean,
     constant,
@@ -66,11 +69,23 @@ def _scalar_metadata(fn: Any) -> None:
 
 
 _scalars: tuple[Any, ...] = (
-    torch.promote_types, torch.result_type, torch.can_cast, torch.broadcast_shapes,
-    torch.get_device_module,
+    torch.promote_types, torch.result_type, torch.can_cast, torch.get_device_module,
 )  # fmt: skip
 for _function in _scalars:
     _scalar_metadata(_function)
+
+
+@function(torch.broadcast_shapes)
+def broadcast_shapes(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Sizes that vary are compared as eager compares them, and stay symbolic."""
+    try:
+        real = [cap.builder.to_fake(cap.unwrap(a)) for a in args]
+    except NotConstant:
+        raise refuse("W107", "broadcast_shapes of values that are not constant",
+                     cap.loc()) from None  # fmt: skip
+    compute: Any = torch.broadcast_shapes
+    found = compute(*real)
+    cap.deliver(TupleValue([number_value(n) for n in found], torch.Size), cont)
 
 
 def _made_by(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
@@ -83,6 +98,8 @@ def _made_by(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | Non
             cap.deliver(args[0], cont)
             return
         graph_call(cap, torch.as_tensor, args, kwargs, cont)
+        return
+    if cap.sizes.readings and tensor_of_sizes(cap, [cap.unwrap(a) for a in args], kwargs, cont):
         return
     try:
         if not isinstance(args[0], GraphNumber | LateNumber):

@@ -1,0 +1,124 @@
+"""Calls of torch that fix the sizes that they get, made in another way where these vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from torchweld.capture import sized_polyfills
+from torchweld.capture.policy import graph_call, inline_anyway
+from torchweld.capture.session import Capture
+from torchweld.capture.state import Cont
+from torchweld.capture.symbolic import is_varying
+from torchweld.capture.tables import function
+from torchweld.capture.values.base import (
+    Const,
+    ListValue,
+    Slot,
+    TensorValue,
+    TupleValue,
+    Value,
+    is_constant,
+)
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+
+
+def leaves(x: Slot) -> Iterator[Slot]:
+    """What is in lists and tuples, to any depth."""
+    if isinstance(x, TupleValue | ListValue):
+        for item in x.items:
+            yield from leaves(item)
+    else:
+        yield x
+
+
+def varies(x: Slot) -> bool:
+    """Whether a number, or one in a list or tuple, is not known."""
+    return any(map(is_varying, leaves(x)))
+
+
+def _given(kwargs: Kwargs, name: str) -> bool:
+    """Whether an option is anything but absent, None or False."""
+    value = kwargs.get(name)
+    return value is not None and not (isinstance(value, Const) and not value.sample)
+
+
+def _in_the_place_of(fn: Any, other: Callable[..., Any],
+                     fits: Callable[[Args, Kwargs], bool]) -> None:  # fmt: skip
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        if cap.sizes.readings and fits(args, kwargs):
+            cap.call(Const(other), args, kwargs, cont)
+        else:
+            graph_call(cap, fn, args, kwargs, cont)
+
+    function(fn)(handler)
+
+
+def _is_sized(args: Args, kwargs: Kwargs) -> bool:
+    x = args[0] if args else kwargs.get("input")
+    plain = len(args) < 7 and not _given(kwargs, "return_indices")
+    return plain and isinstance(x, TensorValue) and bool(
+        x.fake._has_symbolic_sizes_strides)  # fmt: skip
+
+
+def _is_range(args: Args, kwargs: Kwargs) -> bool:
+    options = {"start", "end", "steps", "dtype", "device"}
+    given = dict(zip(("start", "end", "steps"), args, strict=False)) | kwargs
+    if len(args) > 3 or not set(kwargs) <= options or not {"start", "end", "steps"} <= set(given):
+        return False
+    dtype = given.get("dtype", Const(None))
+    floats = isinstance(dtype, Const) and (dtype.sample is None or (
+        isinstance(dtype.sample, torch.dtype) and dtype.sample.is_floating_point))  # fmt: skip
+    return floats and varies(given["steps"]) and all(
+        is_varying(given[k]) or is_constant(given[k]) for k in ("start", "end"))  # fmt: skip
+
+
+def _resizes(args: Args, kwargs: Kwargs) -> bool:
+    """Whether a tensor of sizes that vary is resized, or one to such a size."""
+    x = args[0] if args else kwargs.get("input")
+    sized = isinstance(x, TensorValue) and bool(x.fake._has_symbolic_sizes_strides)
+    return sized or any(map(varies, (*args, *kwargs.values())))
+
+
+@function(F.interpolate)
+def interpolate(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """A bicubic one is looked into where sizes vary: see `upsample_bicubic2d`."""
+    mode = args[3] if len(args) > 3 else kwargs.get("mode")
+    cubic = isinstance(mode, Const) and mode.sample == "bicubic"
+    if cap.sizes.readings and cubic and _resizes(args, kwargs):
+        inline_anyway(cap, F.interpolate, args, kwargs, cont)
+    else:
+        graph_call(cap, F.interpolate, args, kwargs, cont)
+
+
+_NN: Any = torch._C._nn
+_in_the_place_of(_NN.upsample_bicubic2d, sized_polyfills.upsample_bicubic2d, _resizes)
+_in_the_place_of(_NN._upsample_bicubic2d_aa, sized_polyfills.upsample_bicubic2d_aa, _resizes)
+_in_the_place_of(F.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
+_in_the_place_of(torch.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
+_in_the_place_of(torch.linspace, sized_polyfills.linspace, _is_range)
+
+
+def tensor_of_sizes(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> bool:
+    """torch.tensor of numbers some of which are made of sizes; False if it is something else."""
+    if len(args) != 1 or not varies(args[0]) or not set(kwargs) <= {"dtype", "device"}:
+        return False
+    if not all(isinstance(x, Const) for x in leaves(args[0])):
+        return False
+    kinds = [x.cls() for x in leaves(args[0]) if isinstance(x, Const)]
+    found = torch.get_default_dtype() if float in kinds else torch.int64
+    if not set(kinds) <= {int, float}:
+        return False
+    given = kwargs.get("dtype", Const(None))
+    dtype = given if isinstance(given, Const) and given.sample is not None else Const(found)
+    device = kwargs.get("device", Const(None))
+    cap.call(Const(sized_polyfills.tensor_of), [args[0], dtype, device], {}, cont)
+    return True
+
+
+__all__ = ["leaves", "tensor_of_sizes", "varies"]

@@ -1,0 +1,64 @@
+"""Functions of torch whose C++ takes plain sizes only, written with others that take symbols.
+
+The interpreter runs them where a size varies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def max_pool1d(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
+               dilation: Any = 1, ceil_mode: bool = False,
+               return_indices: bool = False) -> Tensor:  # fmt: skip
+    """In two dimensions, of which the first has one element."""
+    size = _only(kernel_size)
+    step = size if stride is None or stride == [] else _only(stride)
+    pooled = torch.max_pool2d(input.unsqueeze(-2), (1, size), (1, step), (0, _only(padding)),
+                              (1, _only(dilation)), ceil_mode)  # fmt: skip
+    return pooled.squeeze(-2)
+
+
+def _only(x: Any) -> Any:
+    return x[0] if isinstance(x, (tuple, list)) else x
+
+
+def linspace(start: float, end: float, steps: int, dtype: Any = None, device: Any = None) -> Tensor:
+    """Counted from the nearer end, as eager does."""
+    kind = torch.get_default_dtype() if dtype is None else dtype
+    computed = torch.float64 if kind == torch.float64 else torch.float32
+    i = torch.arange(steps, dtype=computed, device=device)
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
+    near, far = i * step + start, end - (steps - 1 - i) * step
+    return torch.where(i < steps // 2, near, far).to(kind)
+
+
+def upsample_bicubic2d(input: Tensor, output_size: Any, align_corners: bool,
+                       scale_factors: Any = None) -> Tensor:  # fmt: skip
+    return _resized(torch.ops.aten.upsample_bicubic2d.default, input, output_size, align_corners,
+                    scale_factors)  # fmt: skip
+
+
+def upsample_bicubic2d_aa(input: Tensor, output_size: Any, align_corners: bool,
+                          scale_factors: Any = None) -> Tensor:  # fmt: skip
+    return _resized(torch.ops.aten._upsample_bicubic2d_aa.default, input, output_size,
+                    align_corners, scale_factors)  # fmt: skip
+
+
+def _resized(op: Any, input: Tensor, output_size: Any, align_corners: bool,
+             scale_factors: Any) -> Tensor:  # fmt: skip
+    scales: Any = (None, None) if scale_factors is None else scale_factors
+    size = output_size
+    if size is None:
+        size = [int(input.shape[d + 2] * scales[d]) for d in (0, 1)]
+    return op(input, size, align_corners, scales[0], scales[1])  # type: ignore[no-any-return]
+
+
+def tensor_of(data: Any, dtype: Any, device: Any) -> Tensor:
+    """torch.tensor of numbers, in lists to any depth."""
+    if isinstance(data, (list, tuple)):
+        return torch.stack([tensor_of(x, dtype, device) for x in data])
+    return torch.full((), data, dtype=dtype, device=device)

@@ -1,0 +1,83 @@
+"""What varies among the arguments of the rest of a broken frame, as far as that is known before.
+
+Sizes that varied in the stretch before do so in the rest. And what an eager step made whose size or
+value only the data decides differs from call to call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from torchweld.ir.region import Resume
+from torchweld.ir.source import Item, Local, Source
+from torchweld.sites import Site
+
+CODES = ("W102", "W105")  # of breaks at such a step
+_MANY = 16  # of numbers in a list, so many are looked at
+_FLAT = (int, float)
+
+State = tuple[object, ...]
+Part = tuple[Source, str, int]
+
+
+def expect(site: Site, names: Sequence[str], resume: Resume, before: Sequence[State],
+           after: State) -> None:  # fmt: skip
+    """Note in the site of a rest what varies of its arguments.
+
+    names: the rest's parameters. before: the states in front of the step, outermost frame first.
+    after: the state behind it of the innermost of the frames that are left.
+    """
+    level = len(before) - 1
+    for frame, i, kind, dim in resume.varying:
+        if frame < level or (frame == level and i < len(after) and before[level][i] is after[i]):
+            _note(site, (_source(names, before[:frame], i), kind, dim))
+    if resume.by_data and level == len(resume.frames) - 1:
+        own, dim = before[level], _mask_dim(before[level])
+        for i, x in enumerate(after):
+            if i >= len(own) or own[i] is not x:
+                for part in _parts(x, _source(names, before[:-1], i), dim):
+                    _note(site, part)
+
+
+def _note(site: Site, part: Part) -> None:
+    if part[1] == "number":
+        site.late.add(part[0])
+    else:
+        site.parts.add(part)
+
+
+def _source(names: Sequence[str], waits: Sequence[State], i: int) -> Source:
+    """Where the rest finds item `i` of the state behind these: see `rests.Break.go_on`."""
+    if not waits:
+        return Local.make(i, names[i])
+    at = len(waits[0]) + 1
+    source: Source = Local.make(at, names[at])
+    for state in waits[1:]:
+        source = Item.make(source, len(state) + 1, True)
+    return Item.make(source, i, True)
+
+
+def _parts(x: object, source: Source, dim: int) -> Iterator[Part]:
+    if type(x) in _FLAT:
+        yield source, "number", 0
+    elif isinstance(x, torch.Tensor) and x.dim() > dim:
+        yield source, "size", dim
+        yield from ((source, "stride", d) for d in range(dim))
+    elif type(x) in (list, tuple):
+        assert isinstance(x, list | tuple)
+        for k, item in enumerate(x[:_MANY]):
+            yield from _parts(item, Item.make(source, k, True), dim)
+
+
+def _mask_dim(state: State) -> int:
+    """The dimension of the result that counts what is selected: where the mask of an index is."""
+    last = next((x for x in reversed(state) if type(x) is tuple), ())
+    assert isinstance(last, tuple)
+    dim = 0
+    for item in last:
+        if isinstance(item, torch.Tensor) and item.dtype is torch.bool:
+            return dim
+        dim += item is None or isinstance(item, slice)
+    return 0

@@ -1,0 +1,105 @@
+"""What a symbolic number is: an expression, an exact quotient, or how a float is computed."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torchweld.ir.expr import (
+    Expr,
+    FloorDiv,
+    Mod,
+    Poly,
+    Sym,
+    as_expr,
+    atoms,
+    terms_of,
+)
+from torchweld.ir.sizes import Junction, Ratio, Relation
+
+
+@dataclass(frozen=True, slots=True)
+class Loose:
+    """A float, as fn(*args) computes it from numbers."""
+
+    fn: Callable[..., float]
+    args: tuple[Number, ...]
+
+
+Number = Expr | Ratio | Loose | float
+LARGEST = 2**53  # of the integers that all are floats
+
+
+def symbols_of(value: Any) -> set[Sym]:
+    """The symbols that a value depends on."""
+    match value:
+        case Expr():
+            return {s for s in atoms(value) if isinstance(s, Sym)}
+        case Relation():
+            return symbols_of(value.expr)
+        case Ratio():
+            return symbols_of(value.num)
+        case Junction():
+            return set().union(*map(symbols_of, value.parts))
+        case Loose():
+            return set().union(*map(symbols_of, value.args))
+    return set()
+
+
+def common(value: Any) -> Ratio | None:
+    """An exact number as a ratio."""
+    match value:
+        case Ratio() if value.den & (value.den - 1) == 0:
+            return value
+        case Expr():
+            return Ratio(value, 1)
+        case float() if math.isfinite(value):
+            num, den = value.as_integer_ratio()
+            return Ratio(as_expr(num), den) if den < LARGEST else None
+    return None
+
+
+def exact(fn: Callable[[Any, Any], Any], a: Any, b: Any) -> Ratio | None:
+    """What arithmetic on floats gives where no rounding is done: with small powers of 2."""
+    x, y = common(a), common(b)
+    if x is None or y is None:
+        return None
+    if fn is operator.mul:
+        num, den = x.num * y.num, x.den * y.den
+    else:
+        num, den = fn(x.num * y.den, y.num * x.den), x.den * y.den
+    return Ratio(num, den) if den <= 64 else None
+
+
+def complexity(e: Expr) -> int:
+    """How much an expression is written with."""
+    match e:
+        case Poly():
+            return sum(1 + sum(map(complexity, m)) for _, m in e.terms)
+        case FloorDiv() | Mod():
+            return 1 + complexity(e.num) + complexity(e.den)
+    return 1
+
+
+def _floor(num: Expr, den: Expr) -> Expr:
+    """num // den, of what is negative by what is positive: -5 // 4 as -((5 + 3) // 4)."""
+    if num.hi is None or num.hi > 0:
+        return num // den
+    return -((den - 1 - num) // den)
+
+
+def tidied(e: Expr) -> Expr:
+    """n + -n % d as d times a quotient, which is what it was rounded up to."""
+    if not isinstance(e, Poly):
+        return e
+    for c, m in e.terms:
+        if len(m) == 1 and isinstance(m[0], Mod):
+            x = m[0]
+            other = e - x * c + x.num * c  # in this order: the algebra joins quotient and number
+            other = other - _floor(x.num, x.den) * x.den * c
+            if len(terms_of(other)) < len(e.terms):
+                return tidied(other)
+    return e

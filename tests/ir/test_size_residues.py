@@ -1,0 +1,68 @@
+"""A size that a number divides is known by its quotient, and what is made of it gets simple."""
+
+import itertools
+
+import pytest
+
+from torchweld.ir.expr import evaluate
+from torchweld.ir.size_values import complexity, tidied
+from torchweld.ir.sizes import SizeEnv, at_most, equal
+
+
+def facts(env):
+    return [f.text() for f in env.facts()]
+
+
+def symbols(*hints):
+    env = SizeEnv()
+    return env, *(env.symbol(h) for h in hints)
+
+
+def test_a_remainder_that_is_known_makes_quotients_exact():
+    env, n = symbols(10)
+    assert env.decide(equal(n % 4, 2))
+    assert env.simplify(n % 4).text() == "2"
+    assert env.simplify((n - 2) // 4) is env.simplify(n // 4)
+    assert env.symbol_of(env.simplify(n)) is n
+    assert facts(env) == ["s0%4 == 2", "2 <= s0"]
+
+
+def test_a_product_that_is_equal_to_that_of_quotients_divides_each_size():
+    env, n, m, b = symbols(10, 12, 3)
+    assert env.decide(equal(b * n * m, b * (n // 2) * (m // 3) * 6))
+    assert facts(env)[:2] == ["s0%2 == 0", "s1%3 == 0"]
+
+
+def test_a_product_that_differs_is_no_division():
+    env, n, m = symbols(11, 12)
+    assert not env.decide(equal(n * m, (n // 2) * (m // 3) * 6))
+    assert not env.residues
+
+
+def test_bounds_that_leave_one_quotient_fix_the_size():
+    env, n = symbols(10)
+    env.decide(equal(n % 4, 2))
+    env.decide(at_most(n // 4, 2))
+    env.decide(at_most(2, n // 4))
+    assert env.simplify(n).text() == "10"
+    assert facts(env) == ["s0 == 10"]
+
+
+@pytest.mark.parametrize("d", [3, 4, 7])
+def test_rounding_up_is_d_times_a_quotient(d):
+    _, n = symbols(10)
+    padded = n + (-n) % d
+    found = tidied(padded)
+    assert complexity(found) < complexity(padded)
+    assert (found % d).text() == "0"
+    for value in range(1, 40):
+        assert evaluate(found, {n: value}) == -(-value // d) * d
+
+
+def test_facts_hold_of_exactly_the_values_that_give_the_same_answers():
+    for h, d in itertools.product((6, 9), (2, 3)):
+        env, n = symbols(h)
+        answer = env.decide(equal(n, n // d * d))
+        for value in range(2, 30):
+            same = (value == value // d * d) == answer
+            assert all(f.holds({n: value}) for f in env.facts()) == same
