@@ -42,5 +42,13 @@ def test_all_other_sums_are_sums(hit: str, value: str) -> None:
     assert any(n.reduce for k in kernels(plan) for s in k.stages for n in s.nests)
 
 
+def test_a_row_of_another_dtype_is_picked_from_too() -> None:
+    source = program("index(AT) == t[i0]", "h[]").replace("g: f32[]", "h: bf16[] input\ng: f32[]")
+    source = source.replace("where(index(r0) == t[i0], h[], 0.0)",
+                            "f32(where(index(r0) == t[i0], h[], 0.0:bf16))")  # fmt: skip
+    plan = agreeing(source)
+    assert not any(n.reduce for k in kernels(plan) for s in k.stages for n in s.nests)
+
+
 def test_a_place_outside_of_the_row_picks_nothing() -> None:
     agreeing(program("index(AT) == t[i0] + 3"))

@@ -12,7 +12,19 @@ from dataclasses import replace
 
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import ZERO, atoms
-from torchweld.ir.loop import Axis, Const, Index, Load, LoopGraph, Nest, Op, Scalar, const, walk
+from torchweld.ir.loop import (
+    Axis,
+    Const,
+    Index,
+    Load,
+    LoopGraph,
+    Nest,
+    Op,
+    Scalar,
+    cast,
+    const,
+    walk,
+)
 
 
 def pick_sums(g: LoopGraph, inline: Callable[[LoopGraph], LoopGraph]) -> LoopGraph:
@@ -26,9 +38,10 @@ def _picked(n: Nest) -> Nest:
     if n.reduce is None or n.reduce.kind != "sum" or len(n.reduce.axes) != 1:
         return n
     (axis,) = n.reduce.axes
-    if not isinstance(n.body, Op) or n.body.name != "where" or axis.size is ZERO:
+    found = _choice(n.body)
+    if found is None or axis.size is ZERO:
         return n
-    condition, value, other = n.body.args
+    condition, value, other = found
     terms = list(_terms(condition))
     hits = [t for t in terms if _place(t, axis) is not None]
     if len(hits) != 1 or not _is_zero(other) or _varies(value, axis):
@@ -39,10 +52,24 @@ def _picked(n: Nest) -> Nest:
         return n
     terms.append(Op.make("ge", (at, const(0, DType.I64)), DType.BOOL))
     terms.append(Op.make("lt", (at, Index.make(axis.size)), DType.BOOL))
-    found = terms[0]
+    every = terms[0]
     for t in terms[1:]:
-        found = Op.make("and", (found, t), DType.BOOL)
-    return replace(n, body=Op.make("where", (found, value, other), n.body.dtype), reduce=None)
+        every = Op.make("and", (every, t), DType.BOOL)
+    return replace(n, body=Op.make("where", (every, value, other), n.body.dtype), reduce=None)
+
+
+def _choice(x: Scalar) -> tuple[Scalar, Scalar, Scalar] | None:
+    """Condition and sides of a `where`, that may be converted."""
+    if not isinstance(x, Op):
+        return None
+    if x.name == "cast" and x.dtype.is_float:
+        inner = _choice(x.args[0])
+        if inner is None:
+            return None
+        condition, value, other = inner
+        zero = const(0.0, x.dtype) if _is_zero(other) else cast(other, x.dtype)
+        return condition, cast(value, x.dtype), zero
+    return (x.args[0], x.args[1], x.args[2]) if x.name == "where" else None
 
 
 def _terms(c: Scalar) -> Iterator[Scalar]:
