@@ -90,7 +90,7 @@ print([m for m in fresh if m.split(".")[0] not in ("torchweld", "torch")])
 """)
     assert done.returncode == 0, done.stderr
     own, peers, others = done.stdout.splitlines()
-    assert int(own) < 350  # about 1 ms each
+    assert int(own) < 400  # about 1 ms each; paid at the first compilation
     assert peers == "[]"
     assert not {"sympy", "numpy", "rich", "transformers"} & set(eval(others))
 
