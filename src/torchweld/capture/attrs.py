@@ -328,6 +328,10 @@ def _enum_attr(cap: Capture, obj: Const, real: enum.Enum, name: str, cont: Cont 
         cap.deliver(BoundValue(Const(raw), obj), cont)
     elif isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
         cap.call(Const(raw.fget), [obj], {}, cont)
+    elif isinstance(raw, classmethod):
+        cap.deliver(BoundValue(Const(raw.__func__), Const(type(real))), cont)
+    elif isinstance(raw, staticmethod):
+        cap.deliver(Const(raw.__func__), cont)
     else:
         _real_attr(cap, obj, real, name, cont)
 
