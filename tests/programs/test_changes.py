@@ -220,7 +220,7 @@ def alias_switch():
     return f
 
 
-@program(2)
+@program()
 def hasattr_class_late():
     class K:
         pass

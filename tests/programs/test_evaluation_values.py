@@ -280,7 +280,7 @@ def uses_abstract(x, y, n):
     return x * B().f(), m
 
 
-@stateless(1)
+@stateless()
 def uses_eq_hash(x, y, n):
     class K:
         def __init__(s, v):

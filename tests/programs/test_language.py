@@ -278,7 +278,7 @@ def uses_class_in_forward(x, y, n):
     return B().f(x), B.__name__, B.__mro__[1].__name__, issubclass(B, A), isinstance(B(), A)
 
 
-@stateless(2)
+@stateless()
 def uses_metaclass_in_forward(x, y, n):
     class B(metaclass=Meta, add=n):
         pass
@@ -286,7 +286,7 @@ def uses_metaclass_in_forward(x, y, n):
     return x * B().added
 
 
-@stateless(2)
+@stateless()
 def uses_type3(x, y, n):
     T = type("T", (), {"v": n, "g": lambda self, t: t + self.v})
     return T().g(x), T.__name__
@@ -401,7 +401,7 @@ def uses_enum_err(x, y, n):
     return z, m, m2
 
 
-@stateless(2)
+@stateless()
 def uses_defaultdict(x, y, n):
     d = collections.defaultdict(list)
     d["a"].append(x + 1)

@@ -209,7 +209,7 @@ def uses_recursion(x, y, n):
     return f(x, n), ack(2, 2)
 
 
-@stateless(2)
+@stateless()
 def uses_init_subclass(x, y, n):
     class A(Sub0, tag=n):
         pass
@@ -491,7 +491,7 @@ def uses_builtin_subs(x, y, n):
     return x + 1, l.total(), list(l), t.first, len(t), tuple(t)
 
 
-@stateless(2)
+@stateless()
 def uses_str_sub(x, y, n):
     return x + 1, StrSub("ab").shout(), StrSub("q") + "w"
 

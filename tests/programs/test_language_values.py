@@ -187,7 +187,7 @@ def uses_nested_func_default(x, y, n):
     return outer(x)(y)(1)
 
 
-@stateless(2)
+@stateless()
 def uses_class_attr_write(x, y, n):
     class C:
         k = 0

@@ -57,7 +57,7 @@ def mutable_default():
     return f
 
 
-@program(1)
+@program()
 def class_level_counter():
     class C:
         count = 0
@@ -284,7 +284,7 @@ def property_state():
     return f
 
 
-@program(1)
+@program()
 def cached_property_state():
     class P:
         k = 0

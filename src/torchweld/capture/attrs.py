@@ -16,6 +16,7 @@ from torchweld.capture.class_state import HEAP_TYPE
 from torchweld.capture.class_writes import known_attr, show
 from torchweld.capture.instances import MISSING as MISSING
 from torchweld.capture.instances import instance_get, instance_set, slot_get, vars_of
+from torchweld.capture.kernels import is_cython
 from torchweld.capture.namespaces import written
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
@@ -48,7 +49,6 @@ _DESCRIPTORS_OF_C = (
 )  # fmt: skip
 # a method of a class that pybind11 made; torch._C has the classes, types has no name for the kind
 INSTANCE_METHOD = type(vars(torch._C._InferenceMode)["__enter__"])
-_CYTHON = type(np.random.RandomState.seed)  # a function that Cython made
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _READABLE = (*IMMUTABLE, torch.dtype, torch.device, torch.layout, torch.finfo, torch.iinfo,
              torch.memory_format, range, slice, types.CodeType, types.MappingProxyType,
@@ -129,7 +129,7 @@ def _const_attr(cap: Capture, obj: Const, name: str, cont: Cont | None) -> None:
         if name == "__class__" or isinstance(method, _DESCRIPTORS_OF_C):
             builtin_attr(cap, obj, name, cont)
             return
-        if isinstance(method, _CYTHON):
+        if is_cython(method):
             cap.deliver(BoundValue(Const(method), obj), cont)
             return
         if name in ("__name__", "__qualname__", "__module__", "__doc__") and hasattr(real, name):
@@ -328,6 +328,10 @@ def _enum_attr(cap: Capture, obj: Const, real: enum.Enum, name: str, cont: Cont 
         cap.deliver(BoundValue(Const(raw), obj), cont)
     elif isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
         cap.call(Const(raw.fget), [obj], {}, cont)
+    elif isinstance(raw, classmethod):
+        cap.deliver(BoundValue(Const(raw.__func__), Const(type(real))), cont)
+    elif isinstance(raw, staticmethod):
+        cap.deliver(Const(raw.__func__), cont)
     else:
         _real_attr(cap, obj, real, name, cont)
 

@@ -19,6 +19,7 @@ from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
 from torchweld.capture.binding import bind
 from torchweld.capture.hooks import length, plain_module_call
 from torchweld.capture.instances import instance_get, instance_set
+from torchweld.capture.kernels import is_cython
 from torchweld.capture.marks import region_of, substitute_of
 from torchweld.capture.numbers import is_graph_number, number_call
 from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
@@ -178,7 +179,7 @@ def _handler_of(real: Any) -> Any:
         found = FUNCTIONS.get(real)
     except TypeError:  # unhashable
         return None
-    if found is None and isinstance(real, types.FunctionType):
+    if found is None and (isinstance(real, types.FunctionType) or is_cython(real)):
         found = NAMED.get((real.__module__, real.__qualname__))
     return found
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from torchweld.capture.late import LateNumber
 from torchweld.capture.session import Capture
 from torchweld.capture.state import raised, refuse
 from torchweld.capture.values.base import Const, InstanceValue, NotConstant, Value, constant
 
-_KINDS = (random.Random, np.random.RandomState, np.random.Generator)
+# NumPy's by their names: it imports them when somebody asks for them
+_KINDS = (("random", "Random"), ("numpy.random.mtrand", "RandomState"),
+          ("numpy.random._generator", "Generator"))  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Generator:
 def _real(cap: Capture, x: Value) -> Any:
     """The real generator. Errors: GraphBreak for one that the capture cannot follow."""
     real = x.real if isinstance(x, InstanceValue) else constant(x)
-    if type(real) not in _KINDS:
+    if (type(real).__module__, type(real).__name__) not in _KINDS:
         raise refuse("W107", f"random numbers of a {x.cls().__name__}", cap.loc())
     if cap.pure or cap.builder.graph is not cap.builder.root:
         raise refuse("W106", "a random number in a function that may not run now", cap.loc())
@@ -107,7 +107,7 @@ def state_of(generator: Any) -> Any:
     """The state of a generator, to go back to."""
     if isinstance(generator, random.Random):
         return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
+    if hasattr(generator, "get_state"):
         return generator.get_state()
     return generator.bit_generator.state
 
@@ -116,7 +116,7 @@ def go_back(generator: Any, state: Any) -> None:
     """Set a generator to a state that it had."""
     if isinstance(generator, random.Random):
         generator.setstate(state)
-    elif isinstance(generator, np.random.RandomState):
+    elif hasattr(generator, "set_state"):
         generator.set_state(state)
     else:
         generator.bit_generator.state = state

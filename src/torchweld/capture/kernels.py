@@ -42,6 +42,14 @@ _INTERFACE = ("triton.runtime.jit", "KernelInterface")
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "launch_cooperative_grid")
 
 
+CYTHON = "cython_function_or_method"  # each module that Cython made may have a class of its own
+
+
+def is_cython(fn: object) -> bool:
+    """Whether a function was made by Cython."""
+    return type(fn).__name__ == CYTHON
+
+
 def is_kernel(kind: type) -> bool:
     """Whether a class is one of Triton's kernels. Triton need not have been imported."""
     return any((k.__module__, k.__qualname__) == _INTERFACE for k in kind.__mro__)

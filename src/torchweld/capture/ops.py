@@ -89,8 +89,14 @@ def user_method(cap: Capture, x: Value, name: str) -> types.FunctionType | None:
         if isinstance(x, InstanceValue):
             watch_class(cap, kind)
         if isinstance(raw, types.FunctionType):
-            return raw
+            flag = isinstance(x, Const) and raw.__module__ == "enum" and name in _OF_FLAGS
+            return None if flag else raw
     return None
+
+
+# of members of an enum.Flag, done for real: they make a member at most, which then stays
+_OF_FLAGS = ("__or__", "__and__", "__xor__", "__ror__", "__rand__", "__rxor__", "__invert__",
+             "__contains__", "__bool__")  # fmt: skip
 
 
 def payload(x: Value) -> Value:

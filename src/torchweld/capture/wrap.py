@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from torchweld.base.registry import Registry
-from torchweld.capture.kernels import is_kernel
+from torchweld.capture.kernels import CYTHON, is_kernel
 from torchweld.capture.namespaces import is_globals, open_globals
 from torchweld.capture.originals import watch_original
 from torchweld.capture.predicates import Equals, SameBase, SameElements
@@ -125,7 +125,8 @@ def _by_base(kind: type) -> Wrapper:
     for base, wrapper in _BASES:
         if issubclass(kind, base):
             return wrapper
-    if _is_native_enum(kind) or kind.__module__ == "typing" or is_kernel(kind):
+    typed = kind.__module__ == "typing"
+    if _is_native_enum(kind) or kind.__name__ == CYTHON or typed or is_kernel(kind):
         return by_identity
     if kind.__flags__ & (1 << 9) and hasattr(kind, "__dictoffset__"):  # a class made in Python
         return _instance

@@ -5,25 +5,15 @@ Their arguments decide all that they give. What is not constant is interpreted i
 
 from __future__ import annotations
 
-import base64
 import bisect
-import colorsys
-import fnmatch
+import functools
 import heapq
-import html
-import json
 import keyword
-import os
 import re
-import shlex
-import statistics
-import string
 import struct
-import textwrap
+import sys
 import types
 import unicodedata
-import urllib.parse
-from collections.abc import Iterable
 from typing import Any
 
 from torchweld.capture import polyfills_order
@@ -31,7 +21,7 @@ from torchweld.capture.functions.builtin import polyfill
 from torchweld.capture.policy import inline_anyway, made_anew, settled
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.tables import FUNCTIONS, METHODS, function, method
+from torchweld.capture.tables import FUNCTIONS, METHODS, NAMED, CallHandler, function, method
 from torchweld.capture.values.base import (
     Const,
     ListValue,
@@ -57,38 +47,50 @@ def run_on_constants(cap: Capture, fn: Any, args: Args, kwargs: Kwargs, cont: Co
     cap.deliver(made_anew(cap, fn, out), cont)
 
 
-def _on_constants(fn: Any) -> None:
+def on_constants(cap: Capture, fn: Any, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Run a function on constants; interpret it on other arguments, if it is written in Python."""
+    try:
+        run_on_constants(cap, fn, args, kwargs, cont)
+    except NotConstant:
+        if not isinstance(fn, types.FunctionType):
+            raise refuse("W103", f"{fn.__name__} of a value that is not constant",
+                         cap.loc()) from None  # fmt: skip
+        inline_anyway(cap, fn, args, kwargs, cont)
+
+
+def on_constants_of(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """The same, as a handler of `fn`."""
+    on_constants(cap, fn, args, kwargs, cont)
+
+
+# functions written in Python, by the names of their modules: few programs import them
+_BY_NAME = {
+    "re": "match search fullmatch split findall finditer compile escape subn",
+    "json": "dumps loads", "textwrap": "dedent indent fill wrap shorten",
+    "statistics": "mean fmean median median_low median_high mode multimode stdev pstdev variance "
+                  "pvariance geometric_mean harmonic_mean quantiles",
+    "base64": "b64encode b64decode b32encode b16encode urlsafe_b64encode",
+    "html": "escape unescape", "shlex": "split quote join", "fnmatch": "fnmatchcase",
+    "urllib.parse": "quote unquote urlparse urlencode",
+    "posixpath": "join basename dirname splitext split normpath isabs",
+    "colorsys": "rgb_to_hsv hsv_to_rgb", "string": "capwords",
+}  # fmt: skip
+_OF_C = (struct.pack, struct.unpack, struct.calcsize, struct.unpack_from, unicodedata.normalize,
+         unicodedata.category, unicodedata.name)  # fmt: skip
+
+
+def _handler_by_name(module: str, name: str) -> CallHandler:
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        try:
-            run_on_constants(cap, fn, args, kwargs, cont)
-        except NotConstant:
-            if not isinstance(fn, types.FunctionType):
-                raise refuse("W103", f"{fn.__name__} of a value that is not constant",
-                             cap.loc()) from None  # fmt: skip
-            inline_anyway(cap, fn, args, kwargs, cont)
+        on_constants(cap, getattr(sys.modules[module], name), args, kwargs, cont)
 
-    FUNCTIONS.add(fn, handler)
+    return handler
 
 
-def _named(module: Any, names: str) -> Iterable[Any]:
-    return (getattr(module, name) for name in names.split())
-
-
-for _fn in (
-    *_named(re, "match search fullmatch split findall finditer compile escape subn"),
-    *_named(json, "dumps loads"),
-    *_named(textwrap, "dedent indent fill wrap shorten"),
-    *_named(statistics, "mean fmean median median_low median_high mode multimode stdev pstdev "
-                        "variance pvariance geometric_mean harmonic_mean quantiles"),
-    *_named(struct, "pack unpack calcsize unpack_from"),
-    *_named(base64, "b64encode b64decode b32encode b16encode urlsafe_b64encode"),
-    *_named(html, "escape unescape"), *_named(shlex, "split quote join"),
-    *_named(fnmatch, "fnmatchcase"), *_named(unicodedata, "normalize category name"),
-    *_named(urllib.parse, "quote unquote urlparse urlencode"),
-    *_named(os.path, "join basename dirname splitext split normpath isabs"),
-    *_named(colorsys, "rgb_to_hsv hsv_to_rgb"), string.capwords,
-):  # fmt: skip
-    _on_constants(_fn)
+for _module, _names in _BY_NAME.items():
+    for _name in _names.split():
+        NAMED.add((_module, _name), _handler_by_name(_module, _name))
+for _fn in _OF_C:
+    FUNCTIONS.add(_fn, functools.partial(on_constants_of, _fn))
 
 
 @function(keyword.iskeyword, keyword.issoftkeyword)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import random
+import sys
 import types
 from typing import Any
-
-import numpy as np
 
 from torchweld.capture.draws import draw, set_seed
 from torchweld.capture.functions.owned import run_owned
 from torchweld.capture.policy import inline_anyway
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
-from torchweld.capture.tables import FUNCTIONS, METHODS
+from torchweld.capture.tables import FUNCTIONS, METHODS, NAMED
 from torchweld.capture.values.base import Const, Value, constant
 from torchweld.capture.values.owned import OwnedValue
-from torchweld.capture.wrap import WRAPPERS, by_identity
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -111,17 +109,31 @@ def _register_python() -> None:
             FUNCTIONS.add(getattr(random, name), _of(random._inst, handler))
 
 
+def _of_numpy(kind: str, name: str) -> Any:
+    """The handler of a method of NumPy's, which is there when somebody calls it."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        method = getattr(getattr(sys.modules["numpy.random"], kind), name)
+        (_seed if name == "seed" else _number)(method)(cap, args, kwargs, cont)
+
+    return handler
+
+
+def _seed_numpy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """numpy.random.seed: of the generator that the functions of the module draw from."""
+    module: Any = sys.modules["numpy.random"]
+    _of(module.mtrand._rand, _seed(module.RandomState.seed))(cap, args, kwargs, cont)
+
+
 def _register_numpy() -> None:
-    for kind in (np.random.RandomState, np.random.Generator):
-        for name in _NUMPY_NUMBERS:
-            method = vars(kind).get(name)
-            if method is not None and method not in FUNCTIONS:
-                FUNCTIONS.add(method, _number(method))
-    legacy = np.random.RandomState.seed
-    FUNCTIONS.add(legacy, _seed(legacy))
-    FUNCTIONS.add(np.random.seed, _of(np.random.mtrand._rand, _seed(legacy)))
-    WRAPPERS.add(type(legacy), by_identity)
+    for kind in ("RandomState", "Generator"):
+        for name in (*_NUMPY_NUMBERS, *(("seed",) if kind == "RandomState" else ())):
+            NAMED.add(("numpy.random", f"{kind}.{name}"), _of_numpy(kind, name))
+            NAMED.add((f"numpy.random.{_MODULES[kind]}", f"{kind}.{name}"), _of_numpy(kind, name))
+    NAMED.add(("numpy.random", "seed"), _seed_numpy)
+    NAMED.add(("numpy.random.mtrand", "seed"), _seed_numpy)
 
 
+_MODULES = {"RandomState": "mtrand", "Generator": "_generator"}
 _register_python()
 _register_numpy()
