@@ -25,7 +25,7 @@ from torchweld.data_sizes import expect
 from torchweld.frame.decode import decode
 from torchweld.frame.hook import run_hooked, set_skip
 from torchweld.frame.points import Piece, Point, cell_names, looked_at
-from torchweld.frame.program import Dispatcher, Entry
+from torchweld.frame.program import Dispatcher, Entry, set_pending
 from torchweld.frame.resume import rejoin_code, resume_code
 from torchweld.frame.steps import step_piece, wait_piece
 from torchweld.ir.region import Region, Resume, Suspended
@@ -49,15 +49,32 @@ class Next:
         self.states = states
 
 
-def drive(at: Break, states: States) -> Any:
+class Pending:
+    """What a broken frame gives back that is no rest: its entry lets go what it was called with,
+    which the frame may have deleted, and then drives it to its end."""
+
+    __slots__ = ("at", "states")
+
+    def __init__(self, at: Break, states: States) -> None:
+        self.at = at
+        self.states = states
+
+
+def drive(pending: Pending) -> Any:
     """Run a broken frame to its end, from a break on: its result."""
+    at, states = pending.at, pending.states
+    pending.states = ()
     while True:
         rest, values = at.go_on(states)
+        states = ()
         out = rest(*values)
         if type(out) is not Next:
             return out
         assert isinstance(out.at, Break)
         at, states = out.at, out.states
+
+
+set_pending(Pending, drive)
 
 
 class Break:
@@ -268,4 +285,4 @@ def names_of(region: Region, site: Site, miss: Miss) -> dict[str, Any]:
     if hands:
         return {PIECE: Yield(frames[0], hands, owner or site, miss, empty, site.seen), GO_ON: Next}
     at = Break(region.resume, owner or site, miss, empty, site.seen)
-    return {PIECE: at, GO_ON: drive if site.owner is None else Next}
+    return {PIECE: at, GO_ON: Pending if site.owner is None else Next}

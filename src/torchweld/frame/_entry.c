@@ -94,6 +94,39 @@ entry_call(TwEntry *e, Payload *pay)
     return result;
 }
 
+/* A result of this class has not ended: when what the entry was called with is let go, `drive` is
+   called with it and gives the result. */
+static struct {
+    PyTypeObject *type;
+    PyObject *drive;
+} pending;
+
+PyObject *
+tw_set_pending(PyObject *module, PyObject *args)
+{
+    PyObject *type, *drive;
+
+    if (!PyArg_ParseTuple(args, "O!O:set_pending", &PyType_Type, &type, &drive)) {
+        return NULL;
+    }
+    Py_XSETREF(pending.type, (PyTypeObject *)Py_NewRef(type));
+    Py_XSETREF(pending.drive, Py_NewRef(drive));
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+end_pending(PyObject *result)
+{
+    PyObject *ended;
+
+    if (result == NULL || pending.type == NULL || !Py_IS_TYPE(result, pending.type)) {
+        return result;
+    }
+    ended = PyObject_CallOneArg(pending.drive, result);
+    Py_DECREF(result);
+    return ended;
+}
+
 bool
 tw_entry_try(TwEntry *e, PyObject *const *flat, Py_ssize_t n_flat, PyObject **result)
 {
@@ -114,10 +147,14 @@ tw_entry_try(TwEntry *e, PyObject *const *flat, Py_ssize_t n_flat, PyObject **re
         if (!Py_EnterRecursiveCall(" in compiled code")) {
             depth = tw_hook_suspend();
             *result = entry_call(e, &pay);
+            payload_drop(&pay);
+            *result = end_pending(*result);
             tw_hook_resume(depth);
             Py_LeaveRecursiveCall();
         }
-        payload_drop(&pay);
+        else {
+            payload_drop(&pay);
+        }
     }
     Py_DECREF(e);
     return true;

@@ -202,6 +202,7 @@ typedef struct {
 
 /* False: the guards failed. True: `*result` is the value, or NULL with an exception set. */
 bool tw_entry_try(TwEntry *e, PyObject *const *flat, Py_ssize_t n_flat, PyObject **result);
+PyObject *tw_set_pending(PyObject *module, PyObject *args);
 /* As tw_entry_try, over a tuple of entries and of weak references to entries. */
 bool tw_entries_try(PyObject *entries, PyObject *const *flat, Py_ssize_t n_flat, PyObject **result);
 /* How many flat arguments code has: positional, keyword-only, *args, **kwargs. */

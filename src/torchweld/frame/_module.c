@@ -13,6 +13,9 @@ static PyMethodDef module_methods[] = {
     {"tensor_codes", tw_tensor_codes, METH_O,
      "tensor_codes(tensor): its TENSOR spec (class, dtype, device type, device index, layout, "
      "requires_grad, sizes, strides)."},
+    {"set_pending", tw_set_pending, METH_VARARGS,
+     "set_pending(type, drive): a result of an entry that is of this class goes to `drive`, when "
+     "what the entry was called with is let go; the answer is the result."},
     {NULL},
 };
 
