@@ -1,5 +1,8 @@
 """Hooks of modules and tensors that wait for gradients: part of the graph and of its backward."""
 
+import gc
+import weakref
+
 import torch
 from eager_twin import check_refused
 from gradient_twin import check
@@ -144,6 +147,19 @@ def test_the_last_module_and_the_first():
     m.register_full_backward_hook(lambda m, given, out: (given[0] * 2,))
     m.register_full_backward_pre_hook(lambda m, out: (out[0] * 3,))
     check_copies(lambda m, x: m(x), m, X)
+
+
+def test_a_module_with_hooks_is_not_kept_alive():
+    m = nn.Linear(4, 4)
+    m.register_full_backward_hook(lambda m, given, out: None)
+    f = torchweld.compile(around, fullgraph=True)
+    f(m, X).sum().backward()
+    known = weakref.ref(m)
+    del m
+    gc.collect()
+    assert known() is None
+    other = nn.Linear(4, 4)
+    torch.testing.assert_close(f(other, X), around(other, X))
 
 
 def test_second_derivatives():

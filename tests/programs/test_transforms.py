@@ -40,6 +40,15 @@ def test_vmap_along_other_dimensions():
           X, W[:, 0])  # fmt: skip
 
 
+def test_vmap_of_nested_arguments_along_their_dimensions():
+    def rows(d, w):
+        along = {"a": 0, "b": (None, 1)}
+        return vmap(lambda d, y: d["a"] * y + d["b"][0] + d["b"][1], in_dims=(along, -1),
+                    out_dims=-1)(d, w)  # fmt: skip
+
+    check(rows, {"a": X, "b": (W[0], W.T)}, W.T)
+
+
 def test_vmap_inside_of_vmap():
     check(lambda x: vmap(vmap(lambda a: a * 2 + 1))(x), X)
 

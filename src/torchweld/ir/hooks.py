@@ -92,10 +92,11 @@ class Around:
         """
         full, pre = self.full, self.pre
         if any(isinstance(x, FakeTensor) for x in tensors):
-            full, pre = ([_nothing] * bool(hooks) for hooks in (full, pre))
-        elif any(torch._is_functional_tensor(x) for x in tensors):
+            made: Any = BackwardHook(None, *([_nothing] * bool(hooks) for hooks in (full, pre)))
+            return made, made.setup_input_hook(given)
+        if any(torch._is_functional_tensor(x) for x in tensors):
             full, pre = self._recorded(any(x.requires_grad for x in tensors_in(given)))
-        made: Any = BackwardHook(self.module(), full, pre)
+        made = BackwardHook(self.module(), full, pre)
         return made, made.setup_input_hook(given)
 
     def _recorded(self, has_inputs: bool) -> tuple[list[Any], list[Any]]:
@@ -106,13 +107,13 @@ class Around:
         full, pre = self.full, self.pre
         if full and not has_inputs:
             raise Unsupported("W201", "backward hooks of a module whose arguments need no gradient")
-        module = self.module()
+        module = self._alive
 
         def before(_: Any, grads: Any) -> Any:
             def call(given: list[Tensor]) -> Any:
                 found = _packed(grads, given)
                 for hook in pre:
-                    found = _changed(found, hook(module, found), "pre hook", "grad_output")
+                    found = _changed(found, hook(module(), found), "pre hook", "grad_output")
                 return _chosen(grads, found)
 
             return self._record(call, grads, tensors_in(grads))
@@ -123,12 +124,19 @@ class Around:
             def call(given: list[Tensor]) -> Any:
                 found, of_results = _packed(grads, given), _packed(results, given[own:])
                 for hook in full:
-                    found = _changed(found, hook(module, found, of_results), "hook", "grad_input")
+                    found = _changed(found, hook(module(), found, of_results), "hook", "grad_input")
                 return [*_chosen(grads, found), *given[own:]]
 
             return self._record(call, grads, [*tensors_in(grads), *tensors_in(results)])
 
         return [after] if full else [], [before] if pre else []
+
+    def _alive(self) -> Any:
+        """The module, which a compiled graph does not keep alive."""
+        found = self.module()
+        if found is None:
+            raise RuntimeError("a backward hook is called for a module that is gone")
+        return found
 
     def _record(self, call: Callable[[list[Tensor]], Any], like: Any, given: list[Tensor]) -> Any:
         called = Called(call)

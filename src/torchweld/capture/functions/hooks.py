@@ -8,6 +8,7 @@ graphs. A hook of a tensor from outside is registered when the graph has run.
 from __future__ import annotations
 
 import types
+import weakref
 from operator import getitem
 from typing import Any
 
@@ -195,6 +196,28 @@ def make_backward_hook(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | No
     cap.deliver(made, cont)
 
 
+class IsModule:
+    """Answers whether a module is this one, which is not kept alive by the question."""
+
+    __slots__ = ("module", "name")
+
+    def __init__(self, module: Any) -> None:
+        self.module = weakref.ref(module)
+        self.name = type(module).__name__
+
+    def __call__(self, other: object) -> bool:
+        return self.module() is other
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IsModule) and self.module() is other.module()
+
+    def __repr__(self) -> str:
+        return f"is the {self.name} whose backward hooks were captured"
+
+
 def _around(cap: Capture, made: InstanceValue) -> Around:
     """The module and its hooks, guarded by identity."""
     known = made.attrs.get("around")
@@ -203,7 +226,7 @@ def _around(cap: Capture, made: InstanceValue) -> Around:
     module = made.attrs["module"]
     assert isinstance(module, InstanceValue)
     assert module.source is not None
-    cap.guard("is", module.source, module.real)
+    cap.guard("predicate", module.source, IsModule(module.real))
     around = Around(module.real, *(_functions(cap, made.attrs[n]) for n in ("full", "pre")))
     made.attrs["around"] = Const(around)
     return around
