@@ -369,3 +369,35 @@ def test_column_sums_over_images_cut_into_rows_of_pixels():
         return s
         """))
     assert [a.size.value for a in first.grid] == [224] and first.lanes.size.value == 64
+
+
+def test_a_part_of_a_buffer_that_is_read_elsewhere_stays_in_memory():
+    agreeing("""
+        x: f32[3, 4] input
+        p: f32[3, 4]
+        z: f32[6, 4]
+        y: f32[]
+        p[i, j] = x[i, j] * x[i, j]  for i:3, j:4
+        z[i, j] = 0.0  for i:6, j:4
+        z[i, j] = p[i, j] * 2.0  for i:3, j:4
+        y[] = sum over i:3, j:4 of z[i + 3, j] * x[i, j]
+        return p, y
+        """)
+
+
+def test_what_pieces_of_a_concatenation_share_is_there_in_both_loops():
+    (k,) = kernels(agreeing("""
+        x: f32[3, 4] input
+        k: f32[3, 4] input
+        d: f32[] input
+        b: f32[4] input
+        h: f32[3, 4]
+        c: f32[6, 4]
+        y: f32[3, 4]
+        h[i, j] = x[i, j] + k[i, j] * 0.5  for i:3, j:4
+        c[i, j] = h[i, j]  for i:3, j:4
+        c[i + 3, j] = h[i, j] * d[]  for i:3, j:4
+        y[i, j] = c[i, j] + b[j]  for i:3, j:4
+        return c, y
+        """))
+    assert len(k.stages) == 2 and [x.kind for x in k.locals] == ["register"]

@@ -12,6 +12,7 @@ from torchweld.fuse.facts import points
 from torchweld.fuse.group import Group, Member
 from torchweld.fuse.stages import loops_of
 from torchweld.fuse.target import Form
+from torchweld.fuse.tidy import covers
 from torchweld.ir.expr import ZERO, Expr, Sym
 from torchweld.ir.loop import Buffer, contiguous
 from torchweld.ir.plan import Local
@@ -51,7 +52,8 @@ def homes_of(form: Form, outside: frozenset[Buffer], piece_rows: bool) -> dict[B
         far = [r for r in readers if stage[id(r)] != stage[id(w)] or not _same_point(r, w)]
         home = Home(memory=b.role != "temp" or b in outside)
         if far:
-            if _by_dimension(g, w, keep):
+            whole = covers(w.nest) or all(_same_point(r, w) for r in far)
+            if whole and _by_dimension(g, w, keep):
                 budget = _far_home(form, w, far, home, budget, keep)
             if home.far is None:
                 home.memory = True

@@ -42,7 +42,10 @@ def build(g: Group, name: str, outside: frozenset[Buffer], target: Target) -> Ke
     space = arrange(g, levels, found, target.vector)
     draft = _Draft(g, form, levels, homes, space)
     _order_rows(draft)
+    loops = list(space.loops)
     draft.grid, draft.lanes = target.divide(space, g.keep is not None, found)
+    if space.loops != loops:
+        _far_to_memory(draft)
     if draft.lanes is not None:
         _rows_to_memory(draft)
     if form.in_place:
@@ -87,6 +90,15 @@ def _rows_to_memory(d: _Draft) -> None:
     """Lanes run strips of columns, where an array per lane costs more than memory does."""
     for h in d.homes.values():
         if h.far is not None and h.far.kind == "row":
+            h.far = None
+            h.memory = True
+
+
+def _far_to_memory(d: _Draft) -> None:
+    """Parallel axes have become loops of every stage: what a later stage reads is more than what
+    one grid point was to keep."""
+    for h in d.homes.values():
+        if h.far is not None and not h.many:
             h.far = None
             h.memory = True
 

@@ -107,23 +107,25 @@ def schedule(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> Plan:
                 memory.device, memory.align)  # fmt: skip
 
 
-def _reads(x: Group | Extern) -> Iterable[Buffer]:
-    return x.reads if isinstance(x, Group) else uses(x).reads
+def _touched(x: Group | Extern) -> Iterable[Buffer]:
+    """What an item reads, or writes: perhaps a part of a buffer, of which others write the rest."""
+    found = x if isinstance(x, Group) else uses(x)
+    return (*found.reads, *found.writes)
 
 
 def _steps(g: LoopGraph, items: list[Group | Extern], machine: Machine) -> list[Step]:
     returned = {v.buffer for v in g.outputs if v is not None}
-    readers: dict[Buffer, set[int]] = {}
+    users: dict[Buffer, set[int]] = {}
     for at, x in enumerate(items):
-        for b in _reads(x):
-            readers.setdefault(b, set()).add(at)
+        for b in _touched(x):
+            users.setdefault(b, set()).add(at)
     steps: list[Step] = []
     count = 0
     for at, x in enumerate(items):
         if isinstance(x, Extern):
             steps.append(x)
             continue
-        outside = {b for b in x.writes if readers.get(b, set()) - {at}} | returned
+        outside = {b for b in x.writes if users[b] - {at}} | returned
         steps.append(build(x, f"k{count}", frozenset(outside), machine(x.device)))
         count += 1
     return steps
