@@ -62,6 +62,10 @@ def with_default(x, table):
     return x + table.get("b", 5)
 
 
+def under_tensor(x, key, table):
+    return x + table.get(key, 5)
+
+
 def all_items(x, table):
     return [x + v for v in table.values()]
 
@@ -128,6 +132,8 @@ CASES = {
                     lambda x, t: t.update(a=3)),
     "lacks_key": Case(with_default, lambda: (X, {"a": 1}), lambda x, t: t.update(b=3),
                       lambda x, t: t.update(c=3)),
+    "lacks_tensor": Case(under_tensor, lambda: (X, X.clone(), {"a": 1}),
+                         lambda x, y, t: t.__setitem__(y, 3), lambda x, y, t: t.update(c=3)),
     "keys": Case(all_items, lambda: (X, OrderedDict(a=1, b=2)), lambda x, t: move(t),
                  lambda x, t: t.update(a=1)),
     "tensor": Case(lambda x, n: x * n, lambda: (X.clone(), 2), lambda x, n: resize(x, n),
