@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import transformers
 from training_twin import assert_same, copied, leaf, newest, step, tensors
 
-import torchweld
+import torchweld.programs
 from torchweld.pipeline import STATISTICS
 from torchweld.runtime import gradients
 
@@ -166,11 +166,11 @@ def test_a_memory_budget_fixes_no_size():
 
 def _decide_at_backward(monkeypatch):
     """The stages behind a backward graph find out that the first size is at most 5."""
-    plain = torchweld.pipeline.backward
+    plain = torchweld.programs.backward
 
     def deciding(joint, given, cfg):
         for place in joint.graph.find_nodes(op="placeholder"):
             bool(place.meta["val"].shape[0] <= 5)
         return plain(joint, given, cfg)
 
-    monkeypatch.setattr(torchweld.pipeline, "backward", deciding)
+    monkeypatch.setattr(torchweld.programs, "backward", deciding)
