@@ -1,4 +1,4 @@
-"""Draw README's tables of results from bench/results/{cpu,gpu}.json, between the markers."""
+"""Draw README's tables of results from bench/results, between the markers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ GPU_HEAD = """\
 | work | eager us | torchweld us | speedup | torch.compile reduce-overhead \
 | GPU us: eager / torchweld | of copy bandwidth | first call s (torch.compile) |
 |---|---|---|---|---|---|---|---|"""
+TRAINING_HEAD = """\
+| training step | eager us | torchweld us | speedup | torch.compile | reduce-overhead \
+| GPU us: eager / torchweld / torch.compile | peak MB: torchweld / torch.compile \
+| first step s (torch.compile) |
+|---|---|---|---|---|---|---|---|---|"""
 HEAD = """\
 | work | eager us | torchweld us | spread | speedup | torch.compile | torch.jit.trace | of copy \
 bandwidth | first call s (torch.compile) | largest difference |
@@ -97,6 +102,42 @@ def gpu_table(content: dict[str, Any]) -> str:
     return "\n".join((GPU_HEAD, *map(gpu_line, content["rows"]), "", note))
 
 
+def peak(result: dict[str, Any]) -> str:
+    """Megabytes that a process held at most."""
+    value = result.get("peak_bytes")
+    return number(None if value is None else value / (1 << 20))
+
+
+def training_line(row: dict[str, Any]) -> str:
+    """One Markdown row of the tables of training steps."""
+    results = row["results"]
+    eager, mine = results.get("eager", {}), results.get("torchweld", {})
+    peer, graphs = results.get("torch.compile", {}), results.get(
+        "torch.compile reduce-overhead", {})  # fmt: skip
+    busy = " / ".join(number(r.get("gpu_us")) for r in (eager, mine, peer))
+    cells = (
+        row["title"], number(eager.get("us")), number(mine.get("us")), times(mine.get("speedup")),
+        times(peer.get("speedup")), times(graphs.get("speedup")),
+        busy if mine.get("gpu_us") is not None else "-",
+        f"{peak(mine)} / {peak(peer)}",
+        f"{number(mine.get('first_s'), '.1f')} ({number(peer.get('first_s'), '.1f')})",
+    )  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def training_table(content: dict[str, Any]) -> str:
+    """The Markdown table of training steps, and how they were measured."""
+    machine = content["machine"]
+    versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+    where = machine["gpu"] or f"{machine['cpu']}, {content['threads']} threads"
+    note = (
+        f"{where}, {'bf16' if machine['gpu'] else 'f32'}, default mode; Python "
+        f"{machine['python']}, {versions}; {content['date']}. Forward and backward; medians of "
+        f"{content['rounds']} interleaved rounds, wall clock; speedups are against eager."
+    )
+    return "\n".join((TRAINING_HEAD, *map(training_line, content["rows"]), "", note))
+
+
 def drawn(text: str, name: str, table: str) -> str:
     """The text with what is between the markers of `name` replaced."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
@@ -108,7 +149,11 @@ def drawn(text: str, name: str, table: str) -> str:
 def main() -> int:
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
-    for name, file, draw in (("bench", "cpu", table), ("bench-gpu", "gpu", gpu_table)):
+    for name, file, draw in (
+        ("bench", "cpu", table), ("bench-gpu", "gpu", gpu_table),
+        ("bench-training", "training", training_table),
+        ("bench-gpu-training", "gpu-training", training_table),
+    ):  # fmt: skip
         path = ROOT / "bench" / "results" / f"{file}.json"
         text = drawn(text, name, draw(json.loads(path.read_text(encoding="utf-8"))))
     readme.write_text(text, encoding="utf-8")

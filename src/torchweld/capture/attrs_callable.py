@@ -1,4 +1,4 @@
-"""Attributes of functions, methods, partials, tuples and super() made or met in the frame."""
+"""Attributes of functions, methods, partials, tuples, slices and super() of the frame."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from torchweld.capture.values.base import (
     DictValue,
     FunctionValue,
     PartialValue,
+    SliceValue,
     Slot,
     SuperValue,
     TupleValue,
     Value,
+    constant,
 )
 
 
@@ -162,8 +164,18 @@ def _struct_fields(kind: type) -> list[str]:
     return found[: getattr(kind, "n_sequence_fields", 0)]
 
 
+def _slice_attr(cap: Capture, obj: SliceValue, name: str, cont: Cont | None) -> None:
+    """A part of a slice stays what it is; whatever else is asked fixes the parts."""
+    part = dict(zip(("start", "stop", "step"), obj.parts, strict=True)).get(name)
+    if part is not None:
+        cap.deliver(part, cont)
+        return
+    get_attr(cap, Const(constant(obj)), name, cont)
+
+
 for _family, _handler in (
     (SuperValue, _super_attr), (FunctionValue, _functionvalue_attr), (BoundValue, _bound_attr),
     (PartialValue, _partial_attr), (TupleValue, _tuple_attr), (CellValue, _cell_attr),
+    (SliceValue, _slice_attr),
 ):  # fmt: skip
     GETATTR.add(_family, _handler)

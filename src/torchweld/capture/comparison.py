@@ -40,6 +40,7 @@ from torchweld.capture.values.base import (
     NotConstant,
     SetValue,
     SizeValue,
+    SliceValue,
     TensorValue,
     TupleValue,
     Value,
@@ -68,6 +69,8 @@ def compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = N
     if isinstance(a, ArrayValue) or isinstance(b, ArrayValue):
         cap.deliver(array_binary(cap, symbol, a, b), cont)
         return
+    if isinstance(a, SliceValue) or isinstance(b, SliceValue):
+        a, b = (Const(constant(x)) if isinstance(x, SliceValue) else x for x in (a, b))
     fn, special, reflected = COMPARE[symbol]
     if isinstance(a, SizeValue) or isinstance(b, SizeValue):
         answer = cap.sizes.compute(fn, (a, b))

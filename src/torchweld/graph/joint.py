@@ -30,10 +30,10 @@ from torchweld.graph.record import BACKWARD, Recorder
 from torchweld.graph.returned import Plan, plan_outputs, views_from
 from torchweld.graph.run import (
     captured_values,
-    changeable,
     check_output_aliases,
     composed,
     fakes_of,
+    leaf_of,
     mode_of,
 )
 from torchweld.graph.schema import view_chain
@@ -54,8 +54,7 @@ def joint(gm: GraphModule, cfg: Config) -> Joint:
         raise Unsupported("W201", "hooks that see what autograd saves")
     numbers, captured = numbers_in(places), fakes_of(places)
     check_inputs(captured)
-    with torch.no_grad():
-        fakes = [changeable(fake).detach() for fake in captured]
+    fakes: list[Tensor] = [leaf_of(fake) for fake in captured]
     rules = decompositions(cfg)
     recorder = Recorder(mode_of(captured), {**rules, **WITH_GRADIENTS} if rules else rules)
     for i, (node, fake) in enumerate(zip(places, fakes, strict=True)):

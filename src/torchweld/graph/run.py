@@ -53,7 +53,7 @@ def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     numbers, captured = numbers_in(places), fakes_of(places)
     check_inputs(captured)
     records = takes_gradients(gm)
-    fakes = [_leaf(f) if f.requires_grad else changeable(f) for f in captured]
+    fakes = [leaf_of(f) if f.requires_grad else changeable(f) for f in captured]
     recorder = Recorder(mode_of(captured), decompositions(cfg))
     for i, (node, fake) in enumerate(zip(places, fakes, strict=True)):
         recorder.placeholder(node.name, numbers.get(i, fake))
@@ -129,10 +129,14 @@ def changeable(fake: FakeTensor) -> FakeTensor:
     return twin
 
 
-def _leaf(fake: FakeTensor) -> FakeTensor:
-    """The same tensor without a history."""
-    with torch.no_grad():
-        made = changeable(fake).detach()
+def leaf_of(fake: FakeTensor) -> FakeTensor:
+    """The same tensor without a history.
+
+    Inside of the mode: outside of one, torch looks for distributed tensors, which import sympy.
+    """
+    plain = changeable(fake)
+    with torch.no_grad(), plain.fake_mode:
+        made = plain.detach()
     assert isinstance(made, FakeTensor)
     return made
 

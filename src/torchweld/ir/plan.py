@@ -110,9 +110,12 @@ def kernels_of(steps: Iterable[Step]) -> Iterator[Kernel]:
             yield from s.kernels
 
 
+ALIGN = 64  # bytes: of what lies in an arena, unless the target wants more
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a temporary lives in the arena: byte offset (64-aligned) and size."""
+    """Where a temporary lives in the arena: byte offset (a multiple of the alignment) and size."""
 
     buffer: Buffer
     offset: int
@@ -135,4 +138,4 @@ class Plan:
     arena_bytes: int
     refusals: tuple[Refusal, ...] = ()
     arena_device: str = "cpu"
-    align: int = 64
+    align: int = ALIGN

@@ -34,6 +34,7 @@ from torchweld.ir.loop_text import axes_text, extern_text, nest_text, origins_te
 from torchweld.ir.loop_text import text as graph_text
 from torchweld.ir.loop_verify import buffers_of
 from torchweld.ir.plan import (
+    ALIGN,
     Bundle,
     Free,
     Kernel,
@@ -59,7 +60,8 @@ def text(p: Plan) -> str:
     lines += [f"slot {s.buffer.name} at {s.offset} bytes {s.bytes}" for s in p.slots]
     lines += [f"fresh {_names(p.fresh)}"] if p.fresh else []
     place = "" if p.arena_device == "cpu" else f" on {json.dumps(p.arena_device)}"
-    lines.append(f"arena {p.arena_bytes}{place}")
+    apart = "" if p.align == ALIGN else f" align {p.align}"
+    lines.append(f"arena {p.arena_bytes}{apart}{place}")
     lines += [_refusal_text(r) for r in p.refusals]
     return declared + "\n" + "\n".join(lines) + "\n"
 
@@ -134,6 +136,7 @@ class _PlanReader:
         self.slots: list[Slot] = []
         self.fresh: tuple[Buffer, ...] = ()
         self.arena = 0
+        self.align = ALIGN
         self.arena_device = "cpu"
         self.refusals: list[Refusal] = []
 
@@ -145,7 +148,7 @@ class _PlanReader:
         while self.at < len(self.lines):
             self._statement()
         return Plan(graph, tuple(self.steps), tuple(self.slots), self.fresh, self.arena,
-                    tuple(self.refusals), self.arena_device)  # fmt: skip
+                    tuple(self.refusals), self.arena_device, self.align)  # fmt: skip
 
     @property
     def _line(self) -> Line:
@@ -245,6 +248,8 @@ class _PlanReader:
 
     def _arena(self, line: Line) -> None:
         self.arena = line.integer()
+        if line.take("align"):
+            self.align = line.integer()
         if line.take("on"):
             self.arena_device = line.string()
 
