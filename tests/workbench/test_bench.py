@@ -150,9 +150,13 @@ def test_sizes_move_with_their_work():
 def test_a_row_of_varying_sizes_is_set_beside_the_entry_for_one_size():
     results = {
         "eager": {"rounds_us": [9.0, 9.0]},
-        "torchweld": {"rounds_us": [6.0, 6.0], "gpu_us": 3.0},
+        "torchweld": {"rounds_us": [6.0, 6.0], "gpu_us": 3.0, "compilations": 2, "first_s": 1.5},
         "torchweld static": {"rounds_us": [5.0, 5.0], "gpu_us": 2.0},
     }
     row = bench._row(case_named("dynamic_bert"), results)
     assert row["results"]["torchweld"]["of_static"] == pytest.approx(1.2)
     assert row["results"]["torchweld"]["gpu_of_static"] == 1.5
+    assert table.varying(row["results"]["torchweld"]) == (
+        "compiles 2 graphs, all first calls take 1.5 s; at the last size 1.20 of the time of its "
+        "entry for that size alone, 1.50 of its time on the GPU"
+    )

@@ -34,12 +34,14 @@ def cells(name: str, result: Row) -> list[str]:
     ]
 
 
-def _varying(result: Row) -> str:
+def varying(result: Row) -> str:
     """A row of several sizes: what it took to compile them, and what one entry for all costs."""
+    on_gpu = result.get("gpu_of_static")
     return (
-        f"compiles {_number(result.get('compilations'), 'd')} graphs, all first calls take "
+        f"compiles {_number(result.get('compilations'), '.0f')} graphs, all first calls take "
         f"{_number(result.get('first_s'), '.1f')} s; at the last size {result['of_static']:.2f} "
         "of the time of its entry for that size alone"
+        + (f", {on_gpu:.2f} of its time on the GPU" if on_gpu else "")
     )
 
 
@@ -80,7 +82,7 @@ def show(content: Row) -> None:
                 _console.print(f"{row['title']}: {name} at {result['of_unbroken']:.2f} of its "
                                "unbroken speed", highlight=False)  # fmt: skip
             if result.get("of_static"):
-                _console.print(f"{row['title']}: {name} {_varying(result)}", highlight=False)
+                _console.print(f"{row['title']}: {name} {varying(result)}", highlight=False)
     for group, means in content["geomeans"].items():
         _console.print(
             f"geomean {group}: {_number(means['against_eager'], '.2f')}x eager, "
