@@ -38,6 +38,20 @@ def test_ten_lengths_are_two_compilations(name):
     assert (counts["captures"], counts["breaks"], counts["internal_errors"]) == (2, 0, 0)
 
 
+@torch.no_grad()
+def test_a_mask_that_varies_with_the_text_is_part_of_the_second_compilation():
+    net = model("bert")
+    torchweld.reset()
+    compiled = torchweld.compile(net)
+    for n in (5, 7, 8, 11):
+        ids, mask = torch.randint(0, 100, (2, n)), torch.ones(2, n, dtype=torch.long)
+        mask[0, 3:] = 0
+        got, want = compiled(ids, attention_mask=mask)[0], net(ids, attention_mask=mask)[0]
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    counts = torchweld.statistics()
+    assert (counts["graphs"], counts["breaks"], counts["aten_graphs"]) == (2, 0, 0)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @torch.no_grad()
 def test_generation_with_a_growing_cache_is_three_graphs(name):

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import torchweld
-from torchweld.workbench import bench, table
+from torchweld.workbench import bench, dynamic_suites, table
 from torchweld.workbench.cases import ALL_SUITES, case_named
 from torchweld.workbench.lanes import Lane
-from torchweld.workbench.suites import BY_NAME, CASES, SUITES
-from torchweld.workbench.work import WholeStep
-from torchweld.workbench.worker import COMPILERS
+from torchweld.workbench.suites import BY_NAME, CASES, SUITES, to_device
+from torchweld.workbench.work import Sizes, WholeStep
+from torchweld.workbench.worker import COMPILERS, Worker
 
 SHORT = bench.Effort(rounds=2, seconds=0.01, warm=0.0)
 
@@ -111,3 +111,52 @@ def test_a_broken_model_is_two_graphs_and_is_measured_beside_the_whole_one():
             torch.testing.assert_close(compiled(*work.args), work.fn(*work.args))
         assert torchweld.statistics()["graphs"] == graphs
         assert torchweld.statistics()["breaks"] == graphs - 1
+
+
+TINY = {"vocab_size": 50, "num_hidden_layers": 1, "num_attention_heads": 2, "hidden_size": 16,
+        "intermediate_size": 32}  # fmt: skip
+VARYING = {
+    "bert": lambda: dynamic_suites.bert((5, 7, 9), **TINY),
+    "gpt2": lambda: dynamic_suites.gpt2(
+        (5, 7, 9), vocab_size=50, n_layer=1, n_head=2, n_embd=16, bos_token_id=0, eos_token_id=0),
+    "llama": lambda: dynamic_suites.llama((5, 7, 9), **TINY),
+    "resnet": lambda: dynamic_suites.resnet(
+        (32, 40, 48), embedding_size=8, hidden_sizes=[8, 8], depths=[1, 1], layer_type="basic"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARYING)
+@torch.no_grad()
+def test_every_size_of_a_varying_model_is_compared_and_two_compilations_serve_all(name, tmp_path):
+    work, path = VARYING[name](), {"path": str(tmp_path / "eager.pt")}
+    Worker("eager", work, "cpu", work.fn).save(path)
+    found = {}
+    for compiler in ("torchweld", "torchweld static"):
+        torchweld.reset()
+        worker = Worker(compiler, work, "cpu")
+        first = worker.first({})
+        found[compiler] = (len(first["each"]), worker.count({})["compilations"])
+        assert worker.check(path)["difference"] < 1e-4
+    assert found == {"torchweld": (3, 2), "torchweld static": (1, 1)}
+
+
+def test_sizes_move_with_their_work():
+    work = Sizes(torch.nn.Linear(2, 2), (torch.ones(3, 2),), before=((torch.ones(5, 2),),))
+    moved = to_device(work, "meta")
+    assert [r.device.type for r in moved.each()] == ["meta", "meta"]
+    assert [len(r) for r in moved.each()] == [5, 3]
+
+
+def test_a_row_of_varying_sizes_is_set_beside_the_entry_for_one_size():
+    results = {
+        "eager": {"rounds_us": [9.0, 9.0]},
+        "torchweld": {"rounds_us": [6.0, 6.0], "gpu_us": 3.0, "compilations": 2, "first_s": 1.5},
+        "torchweld static": {"rounds_us": [5.0, 5.0], "gpu_us": 2.0},
+    }
+    row = bench._row(case_named("dynamic_bert"), results)
+    assert row["results"]["torchweld"]["of_static"] == pytest.approx(1.2)
+    assert row["results"]["torchweld"]["gpu_of_static"] == 1.5
+    assert table.varying(row["results"]["torchweld"]) == (
+        "compiles 2 graphs, all first calls take 1.5 s; at the last size 1.20 of the time of its "
+        "entry for that size alone, 1.50 of its time on the GPU"
+    )

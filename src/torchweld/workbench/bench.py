@@ -30,6 +30,7 @@ ON_GPU = ("eager", "torchweld", "torch.compile", "torch.compile reduce-overhead"
 ON_GPU_TRAINING = ON_GPU[:-1]
 BREAKS = ("eager", "torchweld", "torchweld unbroken", "torch.compile", "torch.compile unbroken")
 FROZEN = ("eager", "torchweld", "torchweld frozen", "torch.compile", "torch.compile frozen")
+DYNAMIC = ("eager", "torchweld", "torchweld static", "torch.compile", "torch.compile static")
 Row = dict[str, Any]
 
 
@@ -87,7 +88,7 @@ def _gpu_times(lanes: Sequence[Lane], results: dict[str, Row]) -> None:
 
 def _first(lane: Lane) -> Row:
     answer = lane.ask("first")
-    return {"first_s": answer.get("seconds")}
+    return {"first_s": answer.get("seconds"), "first_each_s": answer.get("each")}
 
 
 def _check(case: Case, lanes: Iterable[Lane], results: dict[str, Row]) -> None:
@@ -157,12 +158,25 @@ def _row(case: Case, results: dict[str, Row]) -> Row:
         row["frozen_against_torch_compile"] = _ratio(
             results["torch.compile frozen"], results["torchweld frozen"])  # fmt: skip
     for name in ("torchweld", "torch.compile"):
-        if f"{name} unbroken" in results:
-            of_unbroken = _ratio(results[f"{name} unbroken"], results.get(name, {}))
-            results.get(name, {})["of_unbroken"] = of_unbroken
+        if name in results:
+            results[name] |= _against_itself(results[name], name, results)
     if case.nbytes:
         _bandwidth(case, results)
     return row
+
+
+def _against_itself(mine: Row, name: str, results: dict[str, Row]) -> Row:
+    """One compiler next to itself in an easier place: speeds of its unbroken model, times of a
+    compilation for one size."""
+    found: Row = {}
+    if f"{name} unbroken" in results:
+        found["of_unbroken"] = _ratio(results[f"{name} unbroken"], mine)
+    static = results.get(f"{name} static", {})
+    if static:
+        found["of_static"] = _ratio(mine, static)
+    if static.get("gpu_us") and mine.get("gpu_us"):
+        found["gpu_of_static"] = mine["gpu_us"] / static["gpu_us"]
+    return found
 
 
 def _ratio(slow: Row, fast: Row) -> float | None:
@@ -290,12 +304,11 @@ def write(path: Path, content: Row) -> None:
     fresh.replace(path)
 
 
-_PEERS = {"training": TRAINING, "breaks": BREAKS}
+_PEERS = {"training": TRAINING, "breaks": BREAKS, "dynamic": DYNAMIC,
+          "gpu-training": ON_GPU_TRAINING, "gpu-dynamic": DYNAMIC}  # fmt: skip
 
 
 def _peers(suite: str) -> Sequence[str]:
-    if suite == "gpu-training":
-        return ON_GPU_TRAINING
     if suite in _PEERS:
         return _PEERS[suite]
     return ON_GPU if suite.startswith("gpu") else COMPILERS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -166,8 +166,10 @@ def to_device(work: Work, device: str) -> Work:
     """The same work with its module and tensors on `device`."""
 
     def move(value: Any) -> Any:
+        if type(value) is tuple:
+            return tuple(map(move, value))
+        if type(value) is dict:
+            return {k: move(v) for k, v in value.items()}
         return value.to(device) if isinstance(value, (torch.Tensor, torch.nn.Module)) else value
 
-    return type(work)(
-        move(work.fn), tuple(map(move, work.args)), {k: move(v) for k, v in work.kwargs.items()}
-    )
+    return replace(work, **{f.name: move(getattr(work, f.name)) for f in fields(work)})

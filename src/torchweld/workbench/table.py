@@ -34,6 +34,17 @@ def cells(name: str, result: Row) -> list[str]:
     ]
 
 
+def varying(result: Row) -> str:
+    """A row of several sizes: what it took to compile them, and what one entry for all costs."""
+    on_gpu = result.get("gpu_of_static")
+    return (
+        f"compiles {_number(result.get('compilations'), '.0f')} graphs, all first calls take "
+        f"{_number(result.get('first_s'), '.1f')} s; at the last size {result['of_static']:.2f} "
+        "of the time of its entry for that size alone"
+        + (f", {on_gpu:.2f} of its time on the GPU" if on_gpu else "")
+    )
+
+
 def progress(row: Row) -> None:
     """One line as soon as a case is done."""
     speed = row["results"].get("torchweld", {}).get("speedup")
@@ -70,6 +81,8 @@ def show(content: Row) -> None:
             if result.get("of_unbroken"):
                 _console.print(f"{row['title']}: {name} at {result['of_unbroken']:.2f} of its "
                                "unbroken speed", highlight=False)  # fmt: skip
+            if result.get("of_static"):
+                _console.print(f"{row['title']}: {name} {varying(result)}", highlight=False)
     for group, means in content["geomeans"].items():
         _console.print(
             f"geomean {group}: {_number(means['against_eager'], '.2f')}x eager, "

@@ -1,9 +1,12 @@
-"""Work: something to call, and with what; Step: the same with a backward; WholeStep: and AdamW."""
+"""Work: something to call, and with what.
+
+Step: the same with a backward; WholeStep: and AdamW; Sizes: with several sizes, one after another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,6 +29,29 @@ class Work:
     def compiled(self, compile: Compile, whole: bool) -> Callable[..., Any]:
         """What `call` takes, compiled. whole: the compiler takes training steps as a whole."""
         return compile(self.fn)
+
+    def each(self, fn: Callable[..., Any] | None = None) -> Iterator[Any]:
+        """The results of all that the work calls, one by one; `call` is the last of them."""
+        yield self.call(fn)
+
+    def last(self) -> Work:
+        """The work that calls its last size alone."""
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes(Work):
+    """A callable that is called with several sizes. before: the arguments of all but the last."""
+
+    before: tuple[tuple[Any, ...], ...] = ()
+
+    def each(self, fn: Callable[..., Any] | None = None) -> Iterator[Any]:
+        for args in self.before:
+            yield (self.fn if fn is None else fn)(*args, **self.kwargs)
+        yield self.call(fn)
+
+    def last(self) -> Work:
+        return replace(self, before=())
 
 
 @dataclass(frozen=True, slots=True)

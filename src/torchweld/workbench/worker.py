@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,11 @@ def _torchweld(work: Work) -> Callable[..., Any]:
     return work.compiled(importlib.import_module("torchweld").compile, True)
 
 
+def _torchweld_static(work: Work) -> Callable[..., Any]:
+    compile = importlib.import_module("torchweld").compile
+    return work.compiled(partial(compile, dynamic=False), True)
+
+
 def _torchweld_frozen(work: Work) -> Callable[..., Any]:
     compile = importlib.import_module("torchweld").compile
     return work.compiled(partial(compile, options={"freeze": True}), True)
@@ -52,6 +58,10 @@ def _torchweld_frozen(work: Work) -> Callable[..., Any]:
 
 def _torch_compile(work: Work) -> Callable[..., Any]:
     return work.compiled(torch.compile, False)
+
+
+def _torch_compile_static(work: Work) -> Callable[..., Any]:
+    return work.compiled(partial(torch.compile, dynamic=False), False)
 
 
 def _torch_compile_frozen(work: Work) -> Callable[..., Any]:
@@ -108,9 +118,11 @@ def _unbroken(compiler: Compiler, work: Work) -> Callable[..., Any]:
 COMPILERS: dict[str, Compiler] = {
     "eager": _eager,
     "torchweld": _torchweld,
+    "torchweld static": _torchweld_static,
     "torchweld frozen": _torchweld_frozen,
     "torchweld unbroken": partial(_unbroken, _torchweld),
     "torch.compile": _torch_compile,
+    "torch.compile static": _torch_compile_static,
     "torch.compile unbroken": partial(_unbroken, _torch_compile),
     "torch.compile frozen": _torch_compile_frozen,
     "torch.compile reduce-overhead": _torch_reduce_overhead,
@@ -152,13 +164,20 @@ class Worker:
             torch.cuda.synchronize()
 
     def first(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Seconds from nothing but torch imported to the first result."""
+        """Seconds from nothing but torch imported to the first result, of every size together.
+
+        each: the seconds of every size, the compiler's import in the first.
+        """
+        if self.compiler.endswith(" static"):
+            self.work = self.work.last()
         torch.manual_seed(SEED)
-        start = time.perf_counter()
+        marks = [time.perf_counter()]
         self.fn = COMPILERS[self.compiler](self.work)
-        self.result = self.call()
-        self.synchronize()
-        return {"seconds": time.perf_counter() - start}
+        for result in self.work.each(self.fn):
+            self.result = result
+            self.synchronize()
+            marks.append(time.perf_counter())
+        return {"seconds": marks[-1] - marks[0], "each": [b - a for a, b in pairwise(marks)]}
 
     def warm(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call until `seconds` have passed, three times at least; microseconds of the last call."""
@@ -185,25 +204,30 @@ class Worker:
 
     def save(self, request: dict[str, Any]) -> dict[str, Any]:
         torch.manual_seed(SEED)
-        torch.save([t.detach().cpu() for t in tensors(self.call())], request["path"])
+        torch.save(self._results(), request["path"])
         return {}
 
     def check(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The largest difference from the results that eager saved."""
+        """The largest difference from the results that eager saved, over all sizes called."""
         torch.manual_seed(SEED)
-        mine = [t.detach().cpu() for t in tensors(self.call())]
-        theirs = torch.load(request["path"], weights_only=True)
+        mine = self._results()
+        theirs = torch.load(request["path"], weights_only=True)[-len(mine) :]
         return {
             "difference": largest_difference(mine, theirs),
-            "magnitude": max((float(t.abs().max()) for t in theirs if t.numel()), default=0.0),
-        }
+            "magnitude": max((float(t.abs().max()) for t in tensors(theirs) if t.numel()),
+                             default=0.0),
+        }  # fmt: skip
+
+    def _results(self) -> list[list[torch.Tensor]]:
+        """What every size gives, on the CPU."""
+        return [[t.detach().cpu() for t in tensors(r)] for r in self.work.each(self.fn)]
 
     def count(self, request: dict[str, Any]) -> dict[str, Any]:
         """Kernels of one call, as far as this compiler lets them be counted."""
         if self.compiler.startswith("torchweld"):
             return _own_counts()
         if self.compiler.startswith("torch.compile"):
-            return {"kernels": _inductor_launches(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))}
+            return _inductor_counts(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
         with OpCount() as mode:  # type: ignore[no-untyped-call]
             self.call()
         return {"kernels": mode.count}
@@ -248,7 +272,14 @@ def _own_counts() -> dict[str, Any]:
     found = importlib.import_module("torchweld.pipeline").STATISTICS
     last = found.compiled[-1] if found.compiled else None
     launches = last.kernels + last.externs if last is not None and last.executable else None
-    return {"kernels": launches, "counters": found.counts()}
+    return {"kernels": launches, "counters": found.counts(), "compilations": found.graphs}
+
+
+def _inductor_counts(cache: Path) -> dict[str, Any]:
+    """torch.compile's graphs compiled, and the kernels of a call where all belong to it."""
+    compilations = sys.modules["torch._dynamo.utils"].counters["stats"]["unique_graphs"]
+    launches = _inductor_launches(cache) if compilations == 1 else None
+    return {"kernels": launches, "compilations": compilations}
 
 
 def _inductor_launches(cache: Path) -> int | None:

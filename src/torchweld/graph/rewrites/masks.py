@@ -130,7 +130,9 @@ class Constants:
 
         def real(x: Any) -> Any:
             if isinstance(x, Node) and like:
-                return torch.zeros((), dtype=tensor(x).dtype).expand(tensor(x).shape)
+                zero = torch.zeros((), dtype=tensor(x).dtype)
+                # where the result has sizes and the input symbols, only its dtype is read
+                return zero.expand(tensor(x).shape) if _sized(tensor(x)) else zero
             if isinstance(x, Node):
                 return self.known[x]
             return torch.device("cpu") if isinstance(x, torch.device) else x
@@ -152,8 +154,14 @@ def _computed(node: Node) -> bool:
         and isinstance(node.target, OpOverload)
         and not has_effect(node.target)
         and isinstance(value, Tensor)
+        and _sized(value)
         and value.numel() <= LARGEST
     )
+
+
+def _sized(value: Tensor) -> bool:
+    """Whether every size is a number: what has a symbol is another value for another size."""
+    return all(isinstance(n, int) for n in value.shape)
 
 
 # ---------------------------------------------------------------- masks written by hand
