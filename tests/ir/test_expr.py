@@ -211,3 +211,10 @@ def test_equal_expressions_are_one_object_in_any_order_of_construction():
     assert isinstance(i * j + k, Poly)
     assert atoms((i // 2) % 3 + j) == {i, j}
     assert isinstance(i // 3, FloorDiv) and isinstance(j % 3, Mod)
+
+
+def test_what_is_halved_again_and_again_is_one_quotient():
+    n = Sym.make("n", 1, None)
+    for _ in range(4):
+        n = (n + 1) // 2
+    assert n.text() == "(n + 15)//16"

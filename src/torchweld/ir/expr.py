@@ -468,6 +468,12 @@ def _quotient(terms: dict[Monomial, int], b: int) -> Expr:
     if split is not None:
         g, x, _ = split
         return _floordiv(x, _int(b // g))
+    c = terms.get((), 0)
+    (m, k), *more = ((m, k) for m, k in terms.items() if m)
+    if c and k == 1 and not more and len(m) == 1:
+        x = m[0]
+        if isinstance(x, FloorDiv) and isinstance(x.den, Int):  # halved again and again
+            return _floordiv(x.num + c * x.den.n, _int(x.den.n * b))
     a = from_terms(terms)
     if isinstance(a, FloorDiv):
         if isinstance(a.den, Int):
