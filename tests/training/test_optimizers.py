@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from optimizer_twin import SHAPES, check_steps, drive, parameters
@@ -249,3 +252,21 @@ def test_a_division_by_a_number_that_is_zero_raises_as_in_eager():
     with pytest.raises(ZeroDivisionError):
         compiled(torch.zeros(4))
     assert pipeline.STATISTICS.graphs == 1
+
+
+def test_what_torch_marks_in_its_optimizers_does_not_count():
+    source = """
+import torch, torchweld
+import torch._dynamo
+torch._dynamo.eval_frame.TorchPatcher.patch()
+for options in ({"foreach": True}, {"fused": True}):
+    p = torch.ones(4, requires_grad=True)
+    opt = torch.optim.SGD([p], lr=0.5, **options)
+    p.grad = torch.ones(4)
+    torchweld.compile(opt.step, fullgraph=True)()
+    assert p.tolist() == [0.5] * 4
+print(torchweld.statistics()["breaks"])
+"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True,
+                          check=False)
+    assert done.stdout == "0\n", done.stderr

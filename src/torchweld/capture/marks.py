@@ -108,6 +108,8 @@ def substitute_of(fn: Any) -> Callable[..., Any] | None:
     found = _known.get(id(fn))
     if found is not None and found.substitute is not None:
         return found.substitute
+    if isinstance(fn, types.FunctionType) and fn.__name__.startswith(("_init_group", "_fused_")):
+        return _of_optimizer(fn)
     functions = sys.modules.get("torch._dynamo.variables.functions")
     kept = getattr(functions, "PolyfilledFunctionVariable", None)
     if kept is None:
@@ -121,6 +123,14 @@ def substitute_of(fn: Any) -> Callable[..., Any] | None:
     # those of torch itself stand for functions that have handlers here
     own = isinstance(made, types.FunctionType) and not str(made.__module__).startswith("torch.")
     return made if own else None
+
+
+def _of_optimizer(fn: types.FunctionType) -> Callable[..., Any] | None:
+    """What torch._dynamo wraps when it begins to work: it captures optimizers another way."""
+    if not str(fn.__module__).startswith("torch.optim."):
+        return None
+    inner: Callable[..., Any] | None = fn.__dict__.get("_torchdynamo_orig_callable")
+    return inner
 
 
 def region_of(fn: Any) -> Any:
