@@ -381,8 +381,8 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
     """A graph through which autograd goes. Errors: as to_program."""
     settings = settings_of(gm)
     parts, program, make = to_halves(gm, number)
-    lending = Lending(len(parts.saved), parts.kept_results)
-    executable = _executable(program, owned_inputs(gm), settings, lending, numbers=_numbers(gm))
+    executable = _executable(program, owned_inputs(gm), settings, _lending(parts),
+                             numbers=_numbers(gm))  # fmt: skip
     plain = restoring(gm, gm.forward)
     if not program.meta["mutated"]:
         executable.explain = plain
@@ -438,15 +438,19 @@ def _backward(compiled: weakref.ref[Compiled], parts: Joint, make: MakeBackward,
     return Gradients(executable, places, numbers, facts)
 
 
+def _lending(parts: Joint) -> Lending:
+    """What a forward lends to its backwards."""
+    return Lending(len(parts.saved), parts.kept_results)
+
+
 def _borrowing(compiled: Compiled | None, parts: Joint) -> Borrowing | None:
     """Which inputs of the backwards are outputs of the forward."""
     if compiled is None or compiled.executable is None:
         return None
-    lending = Lending(len(parts.saved), parts.kept_results)
     n_results, n_saved = len(parts.tangents), len(parts.saved)
     outputs = (*parts.kept_results, *range(n_results, n_results + n_saved))
     sources = dict(enumerate(outputs, len(parts.kept_inputs)))
-    return Borrowing(compiled.executable, lending, sources)
+    return Borrowing(compiled.executable, _lending(parts), sources)
 
 
 def _through_aten(gm: GraphModule, why: Refusal) -> Compiled:

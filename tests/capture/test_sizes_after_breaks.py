@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import torchweld
+from torchweld.capture.session import NOTHING_VARIES, Capture
 
 COUNTS = (3, 5, 7, 8, 4, 6)
 
@@ -121,3 +122,9 @@ def test_sizes_stay_apart_where_nothing_may_vary():
         args = masked(k)
         torch.testing.assert_close(compiled(*args), fn(*args))
     assert torchweld.statistics()["recompiles"] == 2
+
+
+def test_a_capture_that_begins_again_knows_where_it_stops_and_why():
+    cap = Capture(NOTHING_VARIES, 7, True, by_data=True)
+    cap.restart(NOTHING_VARIES, False)
+    assert (cap.stop, cap.by_data, cap.copies) == (7, True, False)

@@ -39,9 +39,16 @@ def loop_equals_eager(loop: Loop, module: nn.Module | None = None, graphs: int =
     graphs: how many graphs are captured.
     """
     torch.manual_seed(3)
-    theirs = Net() if module is None else module
-    ours = copy.deepcopy(theirs)
     torchweld.reset()
+    leaves_the_same(loop, Net() if module is None else module, **close)
+    assert STATISTICS.graphs == graphs and STATISTICS.breaks == 0
+    for made in STATISTICS.compiled:
+        assert_generated(made)
+
+
+def leaves_the_same(loop: Loop, theirs: nn.Module, **close: Any) -> None:
+    """Run a loop with a compiled copy of a module and with the module, whatever was compiled."""
+    ours = copy.deepcopy(theirs)
     results = []
     for run, owner in ((torchweld.compile(ours), ours), (theirs, theirs)):
         torch.manual_seed(5)
@@ -49,9 +56,6 @@ def loop_equals_eager(loop: Loop, module: nn.Module | None = None, graphs: int =
         state = [*owner.parameters(), *(p.grad for p in owner.parameters()), *owner.buffers()]
         results.append([*left, *state])
     assert_same(*results, **close)
-    assert STATISTICS.graphs == graphs and STATISTICS.breaks == 0
-    for made in STATISTICS.compiled:
-        assert_generated(made)
 
 
 def batches(n: int = 3) -> list[Tensor]:
@@ -227,13 +231,7 @@ def test_gradient_penalty():
         return [x.grad]
 
     torch.manual_seed(3)
-    theirs = Net()
-    ours = copy.deepcopy(theirs)
-    found = []
-    for run, owner in ((torchweld.compile(ours), ours), (theirs, theirs)):
-        torch.manual_seed(5)
-        found.append([*loop(run, owner), *(p.grad for p in owner.parameters())])
-    assert_same(*found)
+    leaves_the_same(loop, Net())
 
 
 def test_gradients_of_inputs_only():
@@ -269,13 +267,7 @@ def test_evaluation_in_between():
         return outs
 
     torch.manual_seed(3)
-    theirs = Net()
-    ours = copy.deepcopy(theirs)
-    found = []
-    for run, owner in ((torchweld.compile(ours), ours), (theirs, theirs)):
-        torch.manual_seed(5)
-        found.append([*loop(run, owner), *(p.grad for p in owner.parameters())])
-    assert_same(*found)
+    leaves_the_same(loop, Net())
 
 
 # ---------------------------------------------------------------- inside of it

@@ -228,11 +228,16 @@ class Decided:
         self.tree = tree
         self.answer = answer
 
-    def __call__(self, number: float) -> bool:
+    def __call__(self, value: Any) -> bool:
         try:
-            return bool(evaluated(self.tree, number)) is self.answer
+            return bool(evaluated(self.tree, self.number(value))) is self.answer
         except Exception:
             return False
+
+    def number(self, value: Any) -> float:
+        """The number that is compared, of what the guard finds."""
+        found: float = value
+        return found
 
     def __repr__(self) -> str:
         return in_words(self.tree) if self.answer else f"not {in_words(self.tree)}"
@@ -241,7 +246,7 @@ class Decided:
         return hash(self.tree)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Decided) and (
+        return type(other) is type(self) and (
             (other.tree, other.answer) == (self.tree, self.answer))  # fmt: skip
 
 

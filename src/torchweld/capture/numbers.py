@@ -19,7 +19,7 @@ from torch.fx import Graph, Node
 
 from torchweld.base.errors import GraphBreak
 from torchweld.capture.fx_build import unknown
-from torchweld.capture.late import LEAF, LateNumber, evaluated, in_words
+from torchweld.capture.late import LEAF, Decided, LateNumber, evaluated
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.values.base import Const, Slot, TensorValue, Value, constant
@@ -114,31 +114,13 @@ def _operand(cap: Capture, x: Value) -> Node | float | None:
 
 
 # ------------------------------------------------------------------------ comparisons
-class DecidedItem:
-    """Answers whether a comparison of what is computed of a tensor's value has the outcome that the
-    capture relied on."""
+class DecidedItem(Decided):
+    """The same for what is computed of a tensor's value."""
 
-    __slots__ = ("answer", "tree")
+    __slots__ = ()
 
-    def __init__(self, tree: Any, answer: bool) -> None:
-        self.tree = tree
-        self.answer = answer
-
-    def __call__(self, tensor: torch.Tensor) -> bool:
-        try:
-            return bool(evaluated(self.tree, tensor.item())) is self.answer
-        except Exception:
-            return False
-
-    def __repr__(self) -> str:
-        return in_words(self.tree) if self.answer else f"not {in_words(self.tree)}"
-
-    def __hash__(self) -> int:
-        return hash(self.tree)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DecidedItem) and (
-            (other.tree, other.answer) == (self.tree, self.answer))  # fmt: skip
+    def number(self, value: torch.Tensor) -> float:
+        return value.item()
 
 
 def number_decide(cap: Capture, fn: Callable[..., bool], a: Value, b: Value) -> bool:

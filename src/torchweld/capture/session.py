@@ -367,9 +367,9 @@ class Capture:
 
     def restart(self, varying: Varying, copies: bool) -> None:
         """Forget everything; more is known of what varies."""
-        stop = self.stop
+        stop, by_data = self.stop, self.by_data
         self.close()
-        self.__init__(varying, stop, copies)  # type: ignore[misc]
+        self.__init__(varying, stop, copies, by_data)  # type: ignore[misc]
 
     def note_birth(self, value: object, stops: tuple[int, ...]) -> None:
         """A value was made that cannot leave the capture, which could stop before it instead; or a

@@ -33,7 +33,6 @@ from torchweld.ir.loop import (
 from torchweld.ir.plan import Kernel, Stage, Tile
 
 Place = tuple[Buffer, tuple[Expr, ...]]
-NOTHING: Mapping[Place, Scalar] = {}
 
 # p and r in the kernel's text
 POINT = "p"
@@ -290,8 +289,8 @@ def one_pass(stages: Sequence[TiledStage], private: frozenset[Buffer]) -> OnePas
     second, between = stages[at], tuple(stages[1:at])
     if not (at and first.looped and second.looped and first.step is second.step):
         return None
-    folds = [n for n in (*first.nests, *second.nests) if n.fold is not None]
-    if any(n.fold.scan or n.mode != "set" or n.atomic for n in folds if n.fold is not None):
+    if any(n.fold is not None and (n.fold.scan or n.mode != "set" or n.atomic)
+           for n in (*first.nests, *second.nests)):  # fmt: skip
         return None
     if any(n.fold is None and (n.out not in private or n.mode != "set") for n in second.nests):
         return None
@@ -320,7 +319,7 @@ def _paired(first: TiledStage, between: tuple[TiledStage, ...], second: TiledSta
     tops: dict[Buffer, tuple[TiledNest, Scalar]] = {}
     made: set[Buffer] = set()  # not known in the pass
     for n in (*first.nests, *(n for s in between for n in s.nests)):
-        body = _resolved(n.body, values)
+        body = _resolved(n.body, values, {})
         made.add(n.out)
         if n.fold is not None:
             tops[n.out] = n, body
@@ -351,7 +350,7 @@ def _paired(first: TiledStage, between: tuple[TiledStage, ...], second: TiledSta
 
 
 def _resolved(body: Scalar, values: Mapping[Buffer, Scalar],
-              stored: Mapping[Place, Scalar] = NOTHING) -> Scalar:  # fmt: skip
+              stored: Mapping[Place, Scalar]) -> Scalar:  # fmt: skip
     """`body` with locals of a point, and what is stored at its index, as what they are."""
 
     def known(s: Scalar) -> Scalar | None:

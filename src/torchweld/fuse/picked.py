@@ -43,12 +43,12 @@ def _picked(n: Nest) -> Nest:
         return n
     condition, value, other = found
     terms = list(_terms(condition))
-    hits = [t for t in terms if _place(t, axis) is not None]
+    hits = [(t, at) for t in terms if (at := _place(t, axis)) is not None]
     if len(hits) != 1 or not _is_zero(other) or _varies(value, axis):
         return n
-    terms.remove(hits[0])
-    at = _place(hits[0], axis)
-    if at is None or any(_varies(t, axis) for t in terms):
+    ((hit, at),) = hits
+    terms.remove(hit)
+    if any(_varies(t, axis) for t in terms):
         return n
     terms.append(Op.make("ge", (at, const(0, DType.I64)), DType.BOOL))
     terms.append(Op.make("lt", (at, Index.make(axis.size)), DType.BOOL))

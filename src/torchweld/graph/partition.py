@@ -25,7 +25,14 @@ from torchweld.graph.mincut import INFINITE, Network
 from torchweld.graph.outputs import Results
 from torchweld.graph.rewrites.node import new_node
 from torchweld.graph.rewrites.run import rewrite
-from torchweld.graph.schema import draws, draws_here, has_effect_here, is_view, view_chain
+from torchweld.graph.schema import (
+    draws,
+    draws_here,
+    has_effect_here,
+    is_pointwise,
+    is_view,
+    view_chain,
+)
 from torchweld.graph.separate import separate
 from torchweld.graph.symbols import sizes_of
 from torchweld.graph.tidy import drop_dead
@@ -267,8 +274,7 @@ def is_asked(node: Node) -> bool:
 
 def is_cheap(target: Any) -> bool:
     """Whether the operator is computed inside of loops that read its result."""
-    tags = getattr(target, "tags", ())
-    return (torch.Tag.pointwise in tags and not draws(target)) or target in _CHEAP
+    return (is_pointwise(target) and not draws(target)) or target in _CHEAP
 
 
 def _reads_loops(target: Any) -> bool:

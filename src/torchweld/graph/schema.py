@@ -71,6 +71,11 @@ def is_composite(func: OpOverload) -> bool:
 
 
 @cache
+def is_pointwise(func: Any) -> bool:
+    """Whether each element of the result is made of the elements at its place."""
+    return torch.Tag.pointwise in getattr(func, "tags", ())
+
+
 def is_view(func: Any) -> bool:
     """Whether the result shares memory with the first argument."""
     if not isinstance(func, OpOverload):

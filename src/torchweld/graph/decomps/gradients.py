@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from torchweld.graph.rewrites.aligned import ALIGNMENT, LEAST_WORK
+
 aten = torch.ops.aten
 _HALVES = (torch.bfloat16, torch.float16)
-# as for products without gradients, lower/contractions.py
-_ALIGNMENT, _LEAST_WORK, _LEAST_INNER = 16, 1 << 28, 128
+_LEAST_INNER = 128  # as for products without gradients, lower/contractions.py
 
 
 def log_softmax(self: Tensor, dim: int, half_to_float: bool) -> Any:
@@ -57,10 +58,10 @@ def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: f
 def _in_parts(x: Tensor, mat2: Tensor, product: Callable[[int, int], Tensor]) -> Any:
     if x.device.type != "cuda" or x.dtype not in _HALVES or _symbolic(x) or _symbolic(mat2):
         return NotImplemented
-    unit = _ALIGNMENT // x.element_size()
+    unit = ALIGNMENT // x.element_size()
     (rows, inner), columns = x.shape, mat2.shape[1]
     most = columns - columns % unit
-    if most in (0, columns) or rows * inner * columns < _LEAST_WORK or inner < _LEAST_INNER:
+    if most in (0, columns) or rows * inner * columns < LEAST_WORK or inner < _LEAST_INNER:
         return NotImplemented
     if x.stride() != (inner, 1) or mat2.stride() != (1, inner) or inner % unit:
         return NotImplemented

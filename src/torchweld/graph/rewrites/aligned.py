@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 
 from torchweld.graph.rewrites.node import fake_mode_of, new_node, tensor
 from torchweld.graph.rewrites.relayout import Relayout
-from torchweld.graph.schema import view_chain
+from torchweld.graph.schema import is_pointwise, view_chain
 from torchweld.ir.graph import VAL
 
 aten = torch.ops.aten
@@ -28,12 +28,13 @@ PRODUCTS: dict[Any, tuple[int, int]] = {
     aten.baddbmm.default: (1, 2),
 }  # fmt: skip
 _HALVES = (torch.bfloat16, torch.float16)
-_ALIGNMENT = 16  # bytes
+ALIGNMENT = 16  # bytes
 _LINE = 128  # bytes: what rows are made multiples of
 _LEAST = 1 << 18  # elements; smaller products take no time
-_LEAST_WORK = 1 << 28  # multiplications, see lower/contractions.py
+LEAST_WORK = 1 << 28  # multiplications, see lower/contractions.py
 
-_ROWS = frozenset((aten._log_softmax_backward_data.default, aten._softmax_backward_data.default))
+_ROWS = frozenset((aten._to_copy.default, aten._log_softmax_backward_data.default,
+                   aten._softmax_backward_data.default))  # fmt: skip
 
 
 def align_operands(graph: Graph) -> None:
@@ -61,9 +62,9 @@ def _sums_odd(product: Node) -> bool:
         return False
     if a._has_symbolic_sizes_strides or b._has_symbolic_sizes_strides:
         return False
-    unit = _ALIGNMENT // a.element_size()
+    unit = ALIGNMENT // a.element_size()
     rows, inner, columns = *a.shape, b.shape[1]
-    if not inner % unit or inner < _LINE or rows * inner * columns < _LEAST_WORK:
+    if not inner % unit or inner < _LINE or rows * inner * columns < LEAST_WORK:
         return False
     even = [x.stride(d) % unit == 0 for x, d in ((a, 0), (b, 0))]
     return a.stride(1) == b.stride(1) == 1 and all(even)
@@ -74,7 +75,7 @@ def _in_two(graph: Graph, product: Node) -> None:
     a, b = product.args
     assert isinstance(a, Node) and isinstance(b, Node)
     inner = tensor(a).shape[1]
-    most = inner - inner % (_ALIGNMENT // tensor(a).element_size())
+    most = inner - inner % (ALIGNMENT // tensor(a).element_size())
 
     def part(x: Node, dim: int, start: int, end: int) -> Node:
         return new_node(graph, aten.slice.Tensor, (x, dim, start, end), like=product)
@@ -90,7 +91,7 @@ def _in_two(graph: Graph, product: Node) -> None:
 
 def _is_odd(root: Node, operand: Tensor) -> bool:
     """Whether a loop writes the operand, whole, in rows that begin at odd addresses."""
-    if root.op != "call_function" or not (root.target in _ROWS or _is_pointwise(root)):
+    if root.op != "call_function" or not (root.target in _ROWS or is_pointwise(root.target)):
         return False
     x = tensor(root)
     if x.device.type != "cuda" or x.dtype not in _HALVES or x._has_symbolic_sizes_strides:
@@ -98,14 +99,9 @@ def _is_odd(root: Node, operand: Tensor) -> bool:
     if not x.is_contiguous() or x.dim() < 2 or x.numel() < _LEAST:
         return False
     columns = x.shape[-1]
-    if columns * x.element_size() % _ALIGNMENT == 0 or columns < _LINE:
+    if columns * x.element_size() % ALIGNMENT == 0 or columns < _LINE:
         return False
     return sorted(operand.stride()[-2:]) == [1, columns]
-
-
-def _is_pointwise(root: Node) -> bool:
-    tags = getattr(root.target, "tags", ())
-    return torch.Tag.pointwise in tags or root.target is aten._to_copy.default
 
 
 def _lengthened(root: Node) -> Tensor:
