@@ -49,7 +49,8 @@ def align_operands(graph: Graph) -> None:
             if root not in given and root not in layout.original and _is_odd(root, tensor(x)):
                 layout.original[root] = tensor(root)
                 root.meta[VAL] = _lengthened(root)
-    layout.run()
+    if layout.original:
+        layout.run()
     for product in graph.find_nodes(op="call_function", target=aten.mm.default):
         if _sums_odd(product):
             _in_two(graph, product)
