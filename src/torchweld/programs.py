@@ -107,9 +107,9 @@ def _whole_program(gm: GraphModule, number: int, freezes: bool) -> Program:
     with events.timed("lower"):
         fixed = owned_inputs(gm) if freezes else frozenset()
         parts = freeze(lower(pair), fixed - frozenset(pair.mutated))
+    program = _with_host(parts.main, number)
     if parts.prologue is None:
-        return _with_host(parts.main, number)
-    program = loops_to_program(parts.main, number)
+        return program
     prologue = loops_to_program(parts.prologue, number, "prologue_")
     return replace(program, prologue=Prologue(prologue, parts.frozen))
 

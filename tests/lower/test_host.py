@@ -77,3 +77,21 @@ def test_a_kernel_that_reads_what_is_written_later_keeps_the_graph_whole():
 
 def test_a_graph_of_one_device_stays_whole():
     assert split_host(parse(STEP.replace(' on "cuda:0"', ""))) is None
+
+
+def test_constants_of_a_prologue_stay_behind_the_inputs():
+    table = 'table: f32[4] on "cuda:0" const\n'
+    text = STEP.replace("counted: f32[]\n", table + "counted: f32[]\n")
+    found = split_host(parse(text.replace("f32(size[])", "f32(size[]) * table[i0]")))
+    assert found is not None
+    verify(found.main)
+    roles = [b.role for b in found.main.inputs]
+    assert roles == ["input"] * (4 + found.crossing) + ["const"]
+
+
+def test_numbers_made_of_constants_stay():
+    """The prologue is no input of the part on the CPU."""
+    text = STEP.replace("rate: f64[] input", "rate: f64[] const")
+    found = split_host(parse(text))
+    assert found is not None
+    assert "size" in {n.out.name for n in found.main.nodes}

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from eager_twin import check
 
 import torchweld
+from torchweld.pipeline import STATISTICS
 
 X = torch.arange(6.0).reshape(2, 3)
 
@@ -119,6 +120,20 @@ def test_record_function():
             return x * 2
 
     check(program, (X,))
+
+
+def test_a_profiler_changes_nothing():
+    def program(x):
+        with torch.autograd.profiler.record_function("zone"):
+            return x * 2
+
+    torchweld.reset()
+    compiled = torchweld.compile(program)
+    compiled(X)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        torch.testing.assert_close(compiled(X), X * 2)
+    assert (STATISTICS.graphs, STATISTICS.breaks, STATISTICS.recompiles) == (1, 0, 0)
+    assert "zone" not in {e.name for e in profile.events()}
 
 
 def test_grad_modes_set_and_restored():

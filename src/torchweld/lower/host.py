@@ -29,7 +29,7 @@ class HostParts:
     """A LoopGraph in two. main: its inputs are those of the whole, then results of `host`.
 
     takes: the positions of the inputs that `host` gets. crossing: how many of its results `main`
-    takes; the others are outputs of the whole, at the positions `gives`, where `main` has None.
+    takes behind the inputs; the others are outputs of the whole, at the positions `gives`, where `main` has None.
     """
 
     main: LoopGraph
@@ -40,7 +40,10 @@ class HostParts:
 
 
 def split_host(g: LoopGraph) -> HostParts | None:
-    """The parts of a graph for a GPU; None if it computes nothing on the CPU that can go first."""
+    """The parts of a graph for a GPU; None if it computes nothing on the CPU that can go first.
+
+    Constants, which a prologue makes, stay behind all inputs of `main`.
+    """
     buffers = {b for n in g.nodes for b in reads(n) | writes(n)}
     if g.sizes or all(b.device == "cpu" for b in buffers):
         return None
@@ -55,14 +58,16 @@ def split_host(g: LoopGraph) -> HostParts | None:
     crossing = {b: _as_input(b) for b in sorted(made & wanted, key=lambda b: b.name)}
     gives = tuple(i for i, v in enumerate(g.outputs) if v is not None and v.buffer in made)
     swap = Swap(crossing)
+    constants = tuple(b for b in g.inputs if b.role == "const")
+    given = tuple(b for b in g.inputs if b.role != "const")
     outputs = tuple(None if i in gives else v for i, v in enumerate(g.outputs))
     used = {b for n in host for b in reads(n) | writes(n)}
     takes = tuple(i for i, b in enumerate(g.inputs) if b in used)
     results = (*(View(b, b.shape, b.strides, b.offset) for b in crossing),
                *(g.outputs[i] for i in gives))  # fmt: skip
     return HostParts(
-        replace(g, inputs=(*g.inputs, *crossing.values()), nodes=tuple(map(swap.node, main)),
-                outputs=outputs),
+        replace(g, inputs=(*given, *crossing.values(), *constants),
+                nodes=tuple(map(swap.node, main)), outputs=outputs),
         replace(g, inputs=tuple(g.inputs[i] for i in takes), nodes=tuple(host), outputs=results),
         takes, len(crossing), gives,
     )  # fmt: skip
@@ -84,7 +89,9 @@ def _going_first(g: LoopGraph) -> set[int]:
 
 
 def _is_host(n: Node) -> bool:
-    if not isinstance(n, Nest) or any(b.device != "cpu" for b in reads(n) | writes(n)):
+    if not isinstance(n, Nest):
+        return False
+    if any(b.device != "cpu" or b.role == "const" for b in reads(n) | writes(n)):
         return False
     scalars = (n.body, *(s for e in n.index for s in scalars_in(e)))
     return not any(isinstance(x, Op) and x.name.startswith("check_")
