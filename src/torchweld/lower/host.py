@@ -29,7 +29,8 @@ class HostParts:
     """A LoopGraph in two. main: its inputs are those of the whole, then results of `host`.
 
     takes: the positions of the inputs that `host` gets. crossing: how many of its results `main`
-    takes behind the inputs; the others are outputs of the whole, at the positions `gives`, where `main` has None.
+    takes behind the inputs; the others are outputs of the whole, at the positions `gives`, where
+    `main` has None.
     """
 
     main: LoopGraph
