@@ -118,18 +118,15 @@ def restoring(gm: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
                or isinstance(n.target, Pack)]  # fmt: skip
     if not setters or call not in (gm, gm.forward):
         return call
-    graph = Graph()
-    places: dict[Node, Node] = {}
-    graph.output(graph.graph_copy(gm.graph, places))
-    for node in setters:
-        places[node].target = _enter if node.target is ENTER else _remembering(node.target)
-    inner = GraphModule(gm, graph).forward
+    inner: list[Callable[..., Any]] = []  # most graphs are never run like this
 
     def run(*args: Any) -> Any:
+        if not inner:
+            inner.append(_remembered(gm, setters))
         opened = _opened()
         depth = len(opened)
         try:
-            return inner(*args)
+            return inner[0](*args)
         except BaseException:
             while len(opened) > depth:
                 opened.pop()()
@@ -138,6 +135,16 @@ def restoring(gm: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
             del opened[depth:]
 
     return run
+
+
+def _remembered(gm: GraphModule, setters: list[Node]) -> Callable[..., Any]:
+    """The graph with setters that note how to undo them."""
+    graph = Graph()
+    places: dict[Node, Node] = {}
+    graph.output(graph.graph_copy(gm.graph, places))
+    for node in setters:
+        places[node].target = _enter if node.target is ENTER else _remembering(node.target)
+    return GraphModule(gm, graph).forward
 
 
 def ambient() -> Callable[[], AbstractContextManager[object]]:

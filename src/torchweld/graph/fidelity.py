@@ -21,6 +21,7 @@ from torchweld.graph.functional import (
     is_wrapped,
     replace_value,
     share_storage,
+    storage_of,
     unwrap,
 )
 from torchweld.graph.layout import same_strides, with_layout
@@ -103,10 +104,16 @@ def check_aliases(node: Node, results: Sequence[Pair], operands: Sequence[Pair])
 
     Errors: Unsupported W201.
     """
+    ours: dict[int, set[int]] = {}
+    theirs: dict[int, set[int]] = {}
+    for x, captured in operands:
+        own, other = storage_of(x), storage_of(captured)
+        ours.setdefault(own, set()).add(other)
+        theirs.setdefault(other, set()).add(own)
     for out, captured_out in results:
-        for x, captured in operands:
-            if share_storage(out, x) != share_storage(captured_out, captured):
-                raise _refusal(node, "makes a view where eager makes a copy, or the reverse")
+        own, other = storage_of(out), storage_of(captured_out)
+        if ours.get(own, {other}) != {other} or theirs.get(other, {own}) != {own}:
+            raise _refusal(node, "makes a view where eager makes a copy, or the reverse")
 
 
 def _refusal(node: Node, why: str) -> Unsupported:

@@ -83,6 +83,13 @@ def share_storage(a: Tensor, b: Tensor) -> bool:
     return bool(_TORCH._C._is_alias_of(a, b))
 
 
+def storage_of(x: Tensor) -> int:
+    """A number that is equal for the tensors that share a storage, while they live."""
+    if not torch._C._has_storage(x):
+        return -id(x)
+    return int(x.untyped_storage()._cdata)
+
+
 def is_base(x: Tensor) -> bool:
     """Whether `x` is the whole tensor that its views were taken from."""
     return _VIEWS_OF is not None and not _VIEWS_OF(x)

@@ -17,6 +17,7 @@ from torchweld.graph.functional import (
     is_base,
     is_wrapped,
     share_storage,
+    storage_of,
     unwrap,
     view_again,
 )
@@ -75,16 +76,18 @@ def collect(
     mutated = _mutated(inputs, fakes)
     for out in outs:
         _check_output(out)
-    aliases = tuple(_input_of(out, inputs) for out in outs)
+    aliases = _inputs_of(outs, inputs)
     groups = _groups(outs)
+    members: dict[int, list[Tensor]] = {}
+    for out, group in zip(outs, groups, strict=True):
+        members.setdefault(group, []).append(out)
     tensors = [x for x in (*outs, *made) if is_wrapped(x)]
     values: list[Tensor] = []
     for out, alias, group, like in zip(outs, aliases, groups, expected, strict=True):
         if alias is not None:
             values.append(view_of(out, inputs[alias]))
-        elif groups.count(group) > 1:
-            members = [o for o, g in zip(outs, groups, strict=True) if g == group]
-            values.append(_view_of_shared(out, members, tensors))
+        elif len(members[group]) > 1:
+            values.append(_view_of_shared(out, members[group], tensors))
         else:
             values.append(_as_captured(out, like, tensors))
     return Results(
@@ -133,18 +136,19 @@ def _check_output(out: Any) -> None:
         raise Unsupported("W201", "an output that is a parameter")
 
 
-def _input_of(out: Tensor, inputs: Sequence[Tensor]) -> int | None:
-    """The input that `out` is, or is a view of; None for a tensor of its own."""
-    same = [i for i, x in enumerate(inputs) if x is out]
-    views = [i for i, x in enumerate(inputs) if share_storage(x, out)]
-    return next(iter(same + views), None)
+def _inputs_of(outs: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[int | None, ...]:
+    """Which input each output is, or is a view of; None for a tensor of its own."""
+    same: dict[int, int] = {}
+    views: dict[int, int] = {}
+    for i, x in enumerate(inputs):
+        same.setdefault(id(x), i)
+        views.setdefault(storage_of(x), i)
+    return tuple(same.get(id(out), views.get(storage_of(out))) for out in outs)
 
 
 def _groups(outs: Sequence[Tensor]) -> tuple[int, ...]:
-    return tuple(
-        next(j for j, other in enumerate(outs) if other is out or share_storage(other, out))
-        for out in outs
-    )
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(storage_of(out), j) for j, out in enumerate(outs))
 
 
 def view_of(out: Tensor, base: Tensor) -> Tensor:

@@ -83,14 +83,16 @@ def constants(g: LoopGraph, positions: frozenset[int]) -> Constants:
     returned = {v.buffer for v in g.outputs if v is not None}
     fixed = {b for i, b in enumerate(g.inputs) if i in positions} - written
     nodes = {at for at, n in enumerate(g.nodes) if _same_every_time(n)}
-    found: set[Buffer] = set()
-    while True:
-        others = {b for at, (_, w) in enumerate(touched) if at not in nodes for b in w}
-        found = fixed | (written - others - returned - set(g.inputs))
-        kept = {at for at in nodes if touched[at][0] | touched[at][1] <= found}
-        if kept == nodes:
-            break
-        nodes = kept
+    others = {b for at, (_, w) in enumerate(touched) if at not in nodes for b in w}
+    found = fixed | (written - others - returned - set(g.inputs))
+    before = len(nodes) + 1
+    while len(nodes) < before:  # what reads a buffer mostly comes behind what writes it
+        before = len(nodes)
+        for at in sorted(nodes):
+            r, w = touched[at]
+            if not (r <= found and w <= found):
+                nodes.discard(at)
+                found -= w
     out = Constants(found, nodes, {b: frozenset((b,)) for b in fixed})
     for at in sorted(nodes):
         r, w = touched[at]
