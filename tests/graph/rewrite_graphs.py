@@ -32,6 +32,31 @@ def graph_of(fn: Callable[..., Any], *specs: Any, device: str = "cuda:0") -> Gra
         return normalize(gm, current()).forward
 
 
+def pretend_cuda(graph: Graph) -> None:
+    """Move the values and devices of a graph that was recorded on the CPU to a pretended GPU.
+
+    Backwards cannot be recorded on fakes of a GPU where there is none.
+    """
+    mode = FakeTensorMode()
+
+    def moved(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        with mode:
+            made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda:0")
+        return made.requires_grad_(x.requires_grad)
+
+    for node in graph.nodes:
+        values = node.meta[VAL]
+        many = isinstance(values, (tuple, list))
+        node.meta[VAL] = type(values)(map(moved, values)) if many else moved(values)
+        node.args, node.kwargs = map_aggregate((node.args, node.kwargs), _on_gpu)
+
+
+def _on_gpu(x: Any) -> Any:
+    return torch.device("cuda:0") if isinstance(x, torch.device) else x
+
+
 def targets(graph: Graph) -> list[Any]:
     return [n.target for n in graph.nodes if n.op == "call_function"]
 

@@ -8,7 +8,7 @@ at the recorder as functional ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,7 @@ from torchweld.graph.outputs import check_inputs, check_overlap, collect
 from torchweld.graph.partition import Traced, cut
 from torchweld.graph.record import BACKWARD, Recorder
 from torchweld.graph.returned import Plan, plan_outputs, views_from
+from torchweld.graph.rewrites.run import RefusedError, rewrite_joint
 from torchweld.graph.run import (
     captured_values,
     check_output_aliases,
@@ -49,6 +50,13 @@ def joint(gm: GraphModule, cfg: Config) -> Joint:
     Shapes, Guards: as in `normalize`, whose errors this has too.
     Errors: Unsupported W201 for what autograd records otherwise than a graph can say.
     """
+    try:
+        return _joint(gm, cfg)
+    except RefusedError as refused:
+        return joint(gm, replace(cfg, skip=(*cfg.skip, refused.name)))
+
+
+def _joint(gm: GraphModule, cfg: Config) -> Joint:
     places = [node for node in gm.graph.nodes if node.op == "placeholder"]
     if any(isinstance(node.target, Pack) for node in gm.graph.nodes):
         raise Unsupported("W201", "hooks that see what autograd saves")
@@ -68,6 +76,7 @@ def joint(gm: GraphModule, cfg: Config) -> Joint:
         gradients = run.backward(forward.results, tangents)
     traced = _traced(run, forward, gradients)
     tidy(traced.graph, traced.updates, cfg)
+    rewrite_joint(traced.graph, cfg)
     return cut(traced, cfg)
 
 

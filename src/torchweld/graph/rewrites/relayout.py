@@ -83,15 +83,15 @@ class Relayout:
 
     def _restore_outputs(self) -> None:
         node = self.graph.output_node()
-        (outputs,) = node.args
-        assert isinstance(outputs, (tuple, list))
-        roots = {n: view_chain(n)[-1] for n in outputs if isinstance(n, Node)}
-        inside = [r for r in roots.values() if r.op != "placeholder"]
-        if len(set(inside)) < len(inside) and any(n in self.original for n in roots):
-            raise Unsupported("W201", "two outputs share memory that got another layout")
+        owners: dict[Node, set[Node]] = {}
+        for n in node.all_input_nodes:
+            owners.setdefault(view_chain(n)[-1], set()).add(n)
+        for root, views in owners.items():
+            if root.op != "placeholder" and len(views) > 1 and views & self.original.keys():
+                raise Unsupported("W201", "two outputs share memory that got another layout")
         self._restore_operands(node)
-        (outputs,) = node.args
-        node.meta[VAL] = tuple(n.meta[VAL] for n in outputs)  # type: ignore[union-attr]
+        if node.meta[VAL]:  # empty in joint graphs
+            node.meta[VAL] = tuple(n.meta[VAL] for n in node.args[0])  # type: ignore[union-attr]
 
     def _restore_operands(self, node: Node) -> None:
         with self.graph.inserting_before(node):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,13 @@ from torchweld.graph.rewrites.aligned import PRODUCTS as MULTIPLIED
 from torchweld.graph.rewrites.aligned import align_operands
 from torchweld.graph.rewrites.attention import KERNELS, fuse_attention, name_attention
 from torchweld.graph.rewrites.attention_operands import ATTENTION, prepare_attention
-from torchweld.graph.rewrites.convolution import channels_last, conv, split_bias
+from torchweld.graph.rewrites.convolution import (
+    channels_last,
+    conv,
+    conv_backward,
+    split_bias,
+    split_bias_gradient,
+)
 from torchweld.graph.rewrites.masks import MASKED, settle_masks
 from torchweld.graph.rewrites.matmul import PRODUCTS, fuse_activations, name_gelu
 from torchweld.graph.tidy import drop_dead, name_blanks
@@ -44,8 +50,11 @@ REWRITES = (
     Rewrite("epilogues", fuse_activations, frozenset(PRODUCTS)),
     Rewrite("aligned", align_operands, frozenset(MULTIPLIED)),
     Rewrite("conv_bias", split_bias, frozenset((conv,))),
-    Rewrite("channels_last", channels_last, frozenset((conv,))),
+    Rewrite("conv_bias_gradient", split_bias_gradient, frozenset((conv_backward,))),
+    Rewrite("channels_last", channels_last, frozenset((conv, conv_backward))),
 )
+# those that a joint graph needs before it is divided: they decide what is saved, and how it lies
+JOINT = frozenset(("conv_bias", "conv_bias_gradient", "channels_last"))
 
 
 class RefusedError(Exception):
@@ -62,13 +71,22 @@ def rewrite(pair: GraphPair, cfg: Config) -> GraphPair:
     Errors: RefusedError; then the graph has to be made again, without that rewrite. That happens
     to few graphs, and costs less than a copy of each.
     """
-    for row in REWRITES:
-        if row.name in cfg.skip or not any(n.target in row.of for n in pair.forward.nodes):
+    _run(REWRITES, pair.forward, cfg)
+    return pair
+
+
+def rewrite_joint(graph: Graph, cfg: Config) -> None:
+    """What is to be done to a joint graph as a whole. Errors: RefusedError, as above."""
+    _run([row for row in REWRITES if row.name in JOINT], graph, cfg)
+
+
+def _run(rows: Iterable[Rewrite], graph: Graph, cfg: Config) -> None:
+    for row in rows:
+        if row.name in cfg.skip or not any(n.target in row.of for n in graph.nodes):
             continue
         try:
-            row.run(pair.forward)
+            row.run(graph)
         except Unsupported as error:
             emit("graph", f"no {row.name}", error.why, code=error.code, why=error.why)
             raise RefusedError(row.name) from error
-        drop_dead(pair.forward, frozenset())
-    return pair
+        drop_dead(graph, frozenset())
