@@ -125,6 +125,18 @@ def test_a_flipped_input_is_not_updated_from_itself_in_place():
     assert "at places that x overwrites" in why(plan)
 
 
+def test_rows_picked_twice_are_read_before_they_are_overwritten():
+    plan = agreeing("""
+        x: f32[4] input
+        at: i64[6] input
+        t: f32[6]
+        t[i] = x[<check_index(at[i], 4) in 0..3>] * 2.0  for i:6
+        x[<check_index(at[i], 4) in 0..3>] = t[i]  for i:6
+        return x
+        """)
+    assert "which its reader overwrites" in why(plan)
+
+
 def test_a_checked_index_is_not_moved_to_a_reader_of_a_part():
     plan = agreeing("""
         x: f32[4] input

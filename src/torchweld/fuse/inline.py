@@ -21,6 +21,7 @@ from torchweld.fuse.facts import (
     points,
     symbols,
 )
+from torchweld.fuse.group import injective
 from torchweld.fuse.target import Machine, Target, reaches
 from torchweld.fuse.tidy import covers, may_raise
 from torchweld.ir.expr import Expr, Ind, SizeSym, Sym
@@ -189,14 +190,13 @@ def _blocked(s: _State, p: Nest, at: int, n: Nest, c: int) -> str:
             return f"{b.name}, which it reads, is written before {n.out.name} reads it"
     sites = sites_of(n, p.out)
     if any(ld.buffer is n.out for ld in loads):
-
         for site in sites:
             where = dict(zip(p.index, site, strict=True))
             moved = Substitution(where)
             for ld in loads:
                 if ld.buffer is n.out and moved.index(ld.index) != n.index:
                     return f"it reads {n.out.name} at places that {n.out.name} overwrites"
-        if n.reduce is not None or n.mode != "set":
+        if n.reduce is not None or n.mode != "set" or not injective(n):
             return f"it reads {n.out.name}, which its reader overwrites"
     if may_raise(p) and not _everywhere(p, n, sites):
         return "an index in it is checked, and its reader does not read all of it"
