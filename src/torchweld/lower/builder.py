@@ -29,7 +29,7 @@ class Builder:
     """The program so far, and the FX node that is being lowered (its name and result Specs).
 
     used: which of its results anybody uses.
-    overwrites: the node may write its result over its first argument, an input that changes.
+    overwrites: the node may write its result over its first argument.
     """
 
     __slots__ = ("_names", "name", "nodes", "origins", "overwrites", "specs", "used")
@@ -90,7 +90,7 @@ class Builder:
     def based_on(self, t: Tensor) -> Tensor:
         """A copy of `t` to store into; `t` itself where the node may overwrite it."""
         b = t.buffer
-        if self.overwrites and t.whole and b.role == "input" and disjoint(b.shape, b.strides):
+        if self.overwrites and t.whole and disjoint(b.shape, b.strides):
             return t
         return self.emit(t.load)
 

@@ -1,8 +1,9 @@
-"""Which scatters may write straight into an input that the graph mutates anyway.
+"""Which scatters may write straight into their first argument instead of into a copy of it.
 
 A cache update is `new = index_copy(cache, ...)` in the functional graph, and `new` is copied into
 `cache` at the end: two copies of the whole cache. When nobody reads the old value later, the store
-can go into the input itself.
+can go into the input itself. The same holds for a value of the graph, such as a matrix product to
+some of whose rows something is added.
 """
 
 from __future__ import annotations
@@ -27,8 +28,12 @@ _STORES = frozenset(
 )  # fmt: skip
 
 
+# whose result is memory of its own
+_OWNERS = _STORES | {f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm")}
+
+
 def overwriting(pair: GraphPair) -> frozenset[Node]:
-    """The stores that may change the memory of the input at the start of their chain."""
+    """The stores that may change the memory of their first argument."""
     nodes = list(pair.forward.nodes)
     order = {n: k for k, n in enumerate(nodes)}
     places = [n for n in nodes if n.op == "placeholder"]
@@ -41,7 +46,21 @@ def overwriting(pair: GraphPair) -> frozenset[Node]:
             steps = list(zip([places[p], *chain], chain, strict=False))
             if steps and all(_dies(old, store, order) for old, store in steps):
                 found.update(chain)
+    given = {n for n in returned if isinstance(n, Node)}
+    for n in nodes:
+        if str(n.target) in _STORES and _is_dying(n, given, order):
+            found.add(n)
     return frozenset(found)
+
+
+def _is_dying(store: Node, given: set[Node], order: dict[Node, int]) -> bool:
+    """Whether the store is the last that is done with its first argument, which the graph made."""
+    old = store.args[0]
+    if not isinstance(old, Node) or str(old.target) not in _OWNERS:
+        return False
+    if any(v in given for v in (old, *_views(old))):
+        return False
+    return _dies(old, store, order)
 
 
 def _chain(value: Node, start: Node) -> list[Node]:

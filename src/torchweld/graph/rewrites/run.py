@@ -23,6 +23,7 @@ from torchweld.graph.rewrites.convolution import (
     split_bias,
     split_bias_gradient,
 )
+from torchweld.graph.rewrites.embedding import embedding_backward, sum_rows
 from torchweld.graph.rewrites.masks import MASKED, settle_masks
 from torchweld.graph.rewrites.matmul import PRODUCTS, fuse_activations, name_gelu
 from torchweld.graph.tidy import drop_dead, name_blanks
@@ -49,6 +50,7 @@ REWRITES = (
     Rewrite("gelu", name_gelu, frozenset((aten.tanh.default,))),
     Rewrite("epilogues", fuse_activations, frozenset(PRODUCTS)),
     Rewrite("aligned", align_operands, frozenset(MULTIPLIED)),
+    Rewrite("embedding_rows", sum_rows, frozenset((embedding_backward,))),
     Rewrite("conv_bias", split_bias, frozenset((conv,))),
     Rewrite("conv_bias_gradient", split_bias_gradient, frozenset((conv_backward,))),
     Rewrite("channels_last", channels_last, frozenset((conv, conv_backward))),
