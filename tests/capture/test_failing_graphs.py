@@ -112,3 +112,20 @@ def _finish_source(fn):
 ])  # fmt: skip
 def test_which_operators_may_raise(target, integers, answer):
     assert may_raise(target, integers) is answer
+
+
+def writes_and_handles(x, i, log):
+    x.mul_(2)
+    try:
+        y = x[i] * 2
+    except IndexError:
+        log.append("handled")
+        y = x
+    finally:
+        log.append("last")
+    x.add_(1)
+    return y
+
+
+def test_a_handled_operator_is_apart_from_what_writes_an_input():
+    check(writes_and_handles, *CALLS, graphs=3)

@@ -5,6 +5,7 @@
 import collections
 import types
 
+import pytest
 import torch
 from eager_twin import check, check_made
 
@@ -502,3 +503,26 @@ def test_a_slice_of_a_deque_raises():
             return x + 1, str(error)
 
     check(program, (X,))
+
+
+def _collide(x, n):
+    return x + 1, {n} | {1, 2}, set(range(n)) - set(range(3, n)), frozenset({n, 2}) ^ {2, n + 8}
+
+
+def _grow(x, box):
+    box |= {18, 2, 26}
+    box.discard(2)
+    return x + 1
+
+
+@pytest.mark.parametrize("n", [9, 10, 40])
+def test_sets_that_leave_are_gone_through_in_the_order_of_eager(n):
+    _, *sets = torchweld.compile(_collide, fullgraph=True, backend="eager")(X, n)
+    assert [list(s) for s in sets] == [list(s) for s in _collide(X, n)[1:]]
+
+
+def test_a_changed_set_from_outside_is_gone_through_in_the_order_of_eager():
+    ours, theirs = {n for n in (34, 10)}, {n for n in (34, 10)}
+    torchweld.compile(_grow, fullgraph=True, backend="eager")(X, ours)
+    _grow(X, theirs)
+    assert list(ours) == list(theirs)

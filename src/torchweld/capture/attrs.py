@@ -207,7 +207,7 @@ def _fresh_set(obj: Any) -> Value:
     out = SetValue(type(obj))
     for item in obj:
         out.items[item] = Const(item)
-    out.twin = obj
+    out.twin, out.past = obj, None
     return out
 
 

@@ -77,7 +77,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     """
     cap.wrapper = wrap
     cap.caller = call_value
-    cap.inner = run_inner
+    cap.inner, cap.stop_numbers = run_inner, stops_of
     copies = cap.copies and "backward" not in fn.__code__.co_names
     if copies and not cap.late.sources and "slices" not in config.current().skip:
         cap.slices = Slices()

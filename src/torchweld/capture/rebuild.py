@@ -23,6 +23,7 @@ from torchweld.capture.values.base import (
     DictValue,
     FunctionValue,
     GeneratorValue,
+    IdKey,
     InstanceValue,
     IteratorValue,
     ListValue,
@@ -30,12 +31,14 @@ from torchweld.capture.values.base import (
     PartialValue,
     SetValue,
     SliceValue,
+    Slot,
     TensorValue,
     TupleValue,
     Value,
     ViewValue,
 )
 from torchweld.capture.values.owned import OwnedValue
+from torchweld.capture.values.past import Past
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.source import InstanceDict, Item
@@ -79,15 +82,38 @@ def _dict(r: Residual, x: DictValue) -> str:
 
 def _set(r: Residual, x: SetValue) -> str:
     """Errors: GraphBreak if the frame goes on with a set that is gone through in another order."""
-    if r.cap.stop and x.twin is not None and x.real is None and len(x.items) > 1:
-        again: set[object] = set()
-        for key in x.items:
-            again.add(key)
-        if list(again) != list(x.twin):
-            raise refuse("W107", "a set whose order cannot be made again", r.cap.loc())
+    if x.twin is not None and x.real is None and len(x.items) > 1:
+        order = list(x.twin)
+        if list(_inserted(x)) != order:
+            past = x.past if x.past is not None and _is_plain(x.past, x) else None
+            if past is not None and list(x.kind(past.made())) == order:
+                made = f"{r.bind_const(past.made)}()"
+                return r.assign(made if x.kind is set else f"{r.bind_const(x.kind)}({made})")
+            if r.cap.stop:
+                raise refuse("W107", "a set whose order cannot be made again", r.cap.loc())
     body = r.items(list(x.items.values()))
     text = "{" + body + "}" if x.items else "set()"
     return r.assign(text if x.kind is set else f"{r.bind_const(x.kind)}({text})")
+
+
+def _inserted(x: SetValue) -> set[object]:
+    """The keys in the order of a set that gets them one after the other."""
+    made: set[object] = set()
+    for key in x.items:
+        made.add(key)
+    return made
+
+
+def _is_plain(past: Past, x: SetValue) -> bool:
+    """Whether a past is about the elements themselves, which are no objects of the frame."""
+    return all(map(_is_itself, x.items.values())) and not any(
+        isinstance(key, IdKey | UserKey) for key in past.elements())  # fmt: skip
+
+
+def _is_itself(x: Slot) -> bool:
+    """Whether a set files a value under what it is."""
+    return isinstance(x, Const) or (
+        isinstance(x, TupleValue) and x.kind is tuple and all(map(_is_itself, x.items)))
 
 
 def _slice(r: Residual, x: SliceValue) -> str:
@@ -303,6 +329,9 @@ def _write_dict(r: Residual, x: DictValue) -> None:
 def _write_set(r: Residual, x: SetValue) -> None:
     assert x.source is not None
     target = r.param(x.source)
+    if x.past is not None and _is_plain(x.past, x):
+        r.lines.append(f"{r.bind_const(x.past.repeated)}({target})")
+        return
     body = r.items(list(x.items.values()))
     r.lines.append(f"{r.bind_const(set.clear)}({target})")
     if body:

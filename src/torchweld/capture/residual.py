@@ -21,7 +21,7 @@ from torchweld.capture.numbers import number_text
 from torchweld.capture.rebuild import BUILDERS, WRITERS
 from torchweld.capture.residual_iterators import stuck
 from torchweld.capture.session import Capture
-from torchweld.capture.state import refuse
+from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.suspend import GO_ON, PIECE, Rest
 from torchweld.capture.values.base import (
     Const,
@@ -284,12 +284,19 @@ def _runs_again(cap: Capture) -> bool:
     """Whether the frame runs eagerly, from its start, if the graph fails: what handles the
     exception is in the frame, or what the frame had done before must be seen.
 
-    It can, if the graph has written nothing.
+    It can, if the graph has written nothing. Errors: GraphBreak if it has, and the frame has a
+    handler: a graph that ends before the operator that fails leaves it to Python.
     """
     does = (*cap.effects, *cap.globals_written, *cap.class_writes, *cap.generators,
             *(c for c in cap.changed if c.source is not None))  # fmt: skip
     needed = cap.in_block or (cap.builder.risky and (cap.handles_risk or len(does) > 0))
-    return needed and cap.builder.n_calls > 0 and not cap.builder.mutated_inputs()
+    if not needed or cap.builder.n_calls == 0:
+        return False
+    written = bool(cap.builder.mutated_inputs())
+    if written and cap.builder.risky and cap.handles_risk:
+        why = "an operator whose error is handled, in a graph that writes an input"
+        raise Stuck("W106", why, cap.loc(), cap.risk_stop)
+    return not written
 
 
 def _or_eagerly(calling: list[str], back: list[str]) -> list[str]:

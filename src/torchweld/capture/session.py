@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import types
@@ -154,6 +155,7 @@ class Capture:
     is_rest: whether the frame is the rest of a broken one. in_block: and may be inside of a try or
     with block, or called from one.
     handles_risk: whether code of the frame handles an operator's error, or cleans up after it.
+    risk_stop: before the first such operator.
     handed: what a generator hands out where the capture ends.
     outside_stop: before the first instruction that advances an iterator from outside.
     modes: calls that set modes of torch, with the state before, in order.
@@ -212,11 +214,12 @@ class Capture:
         self.handed: Handed | None = None
         self.is_rest = False
         self.in_block = False
-        self.handles_risk = False
+        self.handles_risk, self.risk_stop = False, 0
         self.born: dict[int, tuple[object, int]] = {}
         self.modes: list[tuple[Any, tuple[Any, ...], Any]] = []
         self.inline_next: set[object] = set()
         self.substituted: set[int] = set()  # ids of functions whose stand-ins are interpreted
+        self.stop_numbers: Callable[[Capture], tuple[int, ...]] = lambda _: ()
         self.wrapper: Callable[[Capture, object, Source], Value] | None = None
         self.caller: Callable[..., None] | None = None
         self.inner: Callable[..., Value] | None = None
@@ -382,7 +385,10 @@ class Capture:
 
     def note_risk(self) -> None:
         """An operator is recorded that may raise because of its data."""
-        self.handles_risk = self.handles_risk or any(map(_handles, self.frames))
+        if self.handles_risk or not any(map(_handles, self.frames)):
+            return
+        self.handles_risk = True
+        self.risk_stop = next(iter(self.stop_numbers(self)), 0)
 
     def mark(self, cell: Mutable) -> None:
         """The frame changed this object. Errors: GraphBreak inside of a function that torch runs
@@ -408,8 +414,10 @@ def _handles(frame: VFrame) -> bool:
         return ops[0] == "PUSH_EXC_INFO"
     leave = frame.stack[row.depth - 1] if row.depth <= len(frame.stack) else None
     real = leave.func if isinstance(leave, BoundValue) else leave
-    module = getattr(real.obj, "__module__", None) if isinstance(real, Const) else None
-    return str(module).split(".")[0] != "torch"
+    obj = real.obj if isinstance(real, Const) else None
+    if obj is contextlib.nullcontext.__exit__:
+        return False
+    return str(getattr(obj, "__module__", None)).split(".")[0] != "torch"
 
 
 def _uncompiled(fn: Value, args: list[Value]) -> tuple[Value, list[Value]]:

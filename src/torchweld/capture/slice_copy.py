@@ -271,7 +271,8 @@ def _set(x: SetValue, known: dict[int, Any], of: Callable[[Any], Any]) -> Value:
         raise Unlike
     made = known[id(x)] = SetValue(x.kind)
     made.items = dict(x.items)
-    made.twin = None if x.twin is None else x.twin.copy()
+    made.past = None if x.past is None else x.past.copy()
+    made.twin = None if x.twin is None else x.twin.copy() if x.past is None else x.past.made()
     made.changed = x.changed
     return made
 

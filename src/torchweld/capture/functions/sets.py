@@ -19,6 +19,7 @@ from torchweld.capture.values.base import (
     ViewValue,
     boolean,
 )
+from torchweld.capture.values.past import Past
 from torchweld.capture.wrap import set_order
 
 Args = list[Value]
@@ -43,15 +44,17 @@ def _make_set(kind: type) -> Any:
 
         source = payload(args[0])
         if isinstance(source, SetValue):
-            out.items.update(source.items)
-            out.twin = twin_of(source)
+            like(out, source)
             cap.deliver(out, cont)
             return
         collect(cap, args[0], fill)
+        given: Any = None
         if isinstance(source, Const) and isinstance(source.obj, frozenset):
-            out.twin = set(source.obj)
-        if isinstance(source, DictValue):
-            out.twin = set(dict.fromkeys(out.items))  # C looks at its size first
+            given = source.obj
+        elif isinstance(source, DictValue):
+            given = dict.fromkeys(out.items)  # C looks at its size first
+        if given is not None:
+            out.twin, out.past = set(given), Past(None, [("update", (given,))])
 
     return handler
 
@@ -93,20 +96,24 @@ def _combined(name: str, in_place: bool) -> Any:
 
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         others: list[object] = []
+        noted: list[object] = []
 
         def go(current: dict[object, Value], rest: Args) -> None:
             if rest:
                 def more(other: dict[object, Value]) -> None:
                     others.append(_real_order(rest[0], other))
+                    noted.append(_noted(rest[0], others[-1]))
                     go(combine(current, other), rest[1:])
 
                 _elements(cap, rest[0], more)
                 return
             target = _set(cap, args[0]) if in_place else SetValue(_result_kind(args[0]))
-            twin = _combined_twin(name, in_place, args[0], others)
+            if in_place:
+                _do_in_place(target, _INTO[name], others, noted)
+            else:
+                _combined_twin(target, name, args[0], others, noted)
             target.items.clear()
             target.items.update(current)
-            target.twin = twin
             if in_place:
                 changed(cap, target)
             cap.deliver(Const(None) if in_place else target, cont)
@@ -116,11 +123,12 @@ def _combined(name: str, in_place: bool) -> Any:
     return handler
 
 
-def twin_of(x: SetValue) -> set[object] | None:
-    """A copy of a set, in the order that a copy has in Python."""
-    if x.real is not None and not x.changed:
-        return set(x.real)  # type: ignore[call-overload,no-any-return]
-    return None if x.twin is None else set(x.twin)
+def like(out: SetValue, x: SetValue) -> None:
+    """Make an empty set a copy of another one, in the order that a copy has in Python."""
+    out.items.update(x.items)
+    order = _real_order(x, {})
+    out.twin = None if order is None else set(order)  # type: ignore[call-overload]
+    out.past = None if x.real is not None or x.past is None else Past((x.past.copy(), "copy", ()))
 
 
 _INTO = {"union": "update", "intersection": "intersection_update",
@@ -137,17 +145,31 @@ def _real_order(x: Value, elements: dict[object, Value]) -> object:
     return dict.fromkeys(elements) if isinstance(x, DictValue) else list(elements)
 
 
-def _combined_twin(name: str, in_place: bool, first: Value, others: list[object]) -> Any:
-    """The real result of a set operation on the twins, whose order is Python's."""
-    target: Any = _real_order(first, {}) if isinstance(first, SetValue) else None
-    if target is None or any(o is None for o in others):
-        return None
-    if not in_place:
-        return getattr(target, name)(*others)
-    if isinstance(first, SetValue) and first.real is not None:
-        return None  # the outside set is filled anew, in an order of its own
-    getattr(target, _INTO[name])(*others)
-    return target
+def _noted(x: Value, order: object) -> object:
+    """The same, as the past of a set holds it; None if that is not known."""
+    if isinstance(x, SetValue) and x.real is None:
+        return None if x.past is None else x.past.copy()
+    return tuple(order) if isinstance(order, set) else order
+
+
+def _combined_twin(out: SetValue, name: str, first: Value, others: list[Any],
+                   noted: list[Any]) -> None:  # fmt: skip
+    """Give a new set the order that Python's operation gives it."""
+    out.twin = out.past = None
+    before: Any = _real_order(first, {}) if isinstance(first, SetValue) else None
+    if before is not None and not any(o is None for o in others):
+        out.twin = getattr(before, name)(*others)
+    past = _noted(first, before)
+    if isinstance(past, Past) and not any(n is None for n in noted):
+        out.past = Past((past, name, tuple(noted)))
+
+
+def _do_in_place(box: SetValue, name: str, others: list[Any], noted: list[Any]) -> None:
+    if any(n is None for n in noted):
+        box.past = None
+    if box.real is not None or any(o is None for o in others):
+        box.twin = None  # an outside set has an order that only the outside knows
+    box.do(name, others, tuple(noted))
 
 
 def _result_kind(x: Value) -> type:
@@ -189,7 +211,7 @@ def set_pop(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None
     if box.real is not None:
         raise refuse("W107", "pop of a set from outside", cap.loc())
     set_order(cap, box)
-    key = box.twin.pop() if box.twin is not None else next(iter(box.items))
+    key = box.do("pop", (), ()) if box.twin is not None else next(iter(box.items))
     cap.deliver(box.items.pop(key), cont)
 
 
@@ -205,7 +227,7 @@ def set_discard(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
 def set_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _set(cap, args[0])
     box.items.clear()
-    box.twin = set() if box.real is None else None
+    box.do("clear", (), ())
     changed(cap, box)
     _none(cap, cont)
 
@@ -214,8 +236,7 @@ def set_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
 def set_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _set(cap, args[0])
     out = SetValue(box.kind)
-    out.items.update(box.items)
-    out.twin = twin_of(box)
+    like(out, box)
     cap.deliver(out, cont)
 
 

@@ -187,7 +187,7 @@ def _copy_container(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Va
         case SetValue():
             same = SetValue(x.kind)
             same.items.update(x.items)
-            same.twin = None
+            same.twin = same.past = None
             return same
     raise refuse("W107", f"copy of {x.cls().__name__}", cap.loc())
 

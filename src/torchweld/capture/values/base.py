@@ -18,6 +18,7 @@ import torch
 from torch.fx import Node
 
 from torchweld.capture.arrays.dtypes import NUMPY
+from torchweld.capture.values.past import Past
 from torchweld.ir.source import Source
 
 
@@ -279,28 +280,33 @@ class SetValue(Mutable):
     """A set or frozenset: key -> element.
 
     twin: a real set of the keys with the same history, for the order in which Python goes through
-    it; None when that order is not known.
+    it; None when that order is not known. past: that history, None if it is not known.
     """
 
-    __slots__ = ("items", "kind", "twin")
+    __slots__ = ("items", "kind", "past", "twin")
 
     def __init__(self, kind: type = set, source: Source | None = None, real: object = None) -> None:
         super().__init__(source, real)
         self.kind = kind
         self.items: dict[object, Value] = {}
         self.twin: set[object] | None = set() if real is None else None
+        self.past: Past | None = Past()
 
     def add(self, key: object, item: Value) -> None:
         """Put one element in."""
         self.items.setdefault(key, item)
-        if self.twin is not None:
-            self.twin.add(key)
+        self.do("add", (key,), (key,))
 
     def drop(self, key: object) -> None:
         """Take one element out if it is there."""
         self.items.pop(key, None)
-        if self.twin is not None:
-            self.twin.discard(key)
+        self.do("discard", (key,), (key,))
+
+    def do(self, name: str, given: Any, noted: Any) -> Any:
+        """What a method gives, called on the twin. noted: the arguments as the past has them."""
+        if self.past is not None:
+            self.past.steps.append((name, noted))
+        return None if self.twin is None else getattr(self.twin, name)(*given)
 
     def cls(self) -> type:
         return self.kind
