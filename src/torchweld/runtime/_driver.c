@@ -581,7 +581,8 @@ PyMODINIT_FUNC PyInit__driver(void)
     if (PyType_Ready(&executable_type) < 0)
         return NULL;
     PyObject *m = PyModule_Create(&module);
-    if (m && PyModule_AddObjectRef(m, "Executable", (PyObject *)&executable_type) < 0)
+    if (m && (PyModule_AddObjectRef(m, "Executable", (PyObject *)&executable_type) < 0 ||
+              sized_ready(m) < 0))
         Py_CLEAR(m);
     return m;
 }

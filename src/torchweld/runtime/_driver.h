@@ -377,6 +377,9 @@ PyObject *lent_addresses(PyObject *self, PyObject *unused);
 PyObject *pending_addresses(PyObject *self, PyObject *unused);
 PyObject *save_last(PyObject *self, PyObject *number);
 
+/* sized.c */
+int sized_ready(PyObject *module);
+
 /* build.c */
 int *numbers(PyObject *row, int *n, int low, int high);
 int build_rows(Executable *x, PyObject *specs, PyObject *steps, PyObject *outputs,

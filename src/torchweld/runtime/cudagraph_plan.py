@@ -38,7 +38,7 @@ MANY_RESULTS = 8
 SMALL_BYTES = 64 << 10
 
 # Places of numbers that kernels may take by value: known before the graph is launched.
-_NUMBERS = ("input", "const", "state")
+_NUMBERS = ("input", "const", "state", "number")
 # Places of what a Program makes and may give out.
 _OWN = ("extern", "fresh")
 _RANDOM = "nondeterministic_seeded"
