@@ -365,7 +365,7 @@ PyObject *graph_prepare(PyObject *self, PyObject *args);
 PyObject *graph_trace(PyObject *self, PyObject *unused);
 PyObject *graph_adopt(PyObject *self, PyObject *graph);
 PyObject *graph_totals(PyObject *self, PyObject *unused);
-PyObject *graph_evict(PyObject *self, PyObject *unused);
+PyObject *graph_evict(PyObject *self, PyObject *args);
 PyObject *capture_begin(PyObject *self, PyObject *device);
 PyObject *capture_end(PyObject *self, PyObject *device);
 PyObject *capture_drop(PyObject *self, PyObject *graph);

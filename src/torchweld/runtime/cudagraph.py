@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ from torchweld.runtime.cudagraph_plan import (
     roles,
     span,
 )
+from torchweld.runtime.sized import SizedExecutable, alive
 
 try:
     from torchweld.runtime import _driver
@@ -58,6 +59,9 @@ LENDERS = 2
 # Graphs that lend what is saved for a backward: so many forwards may wait for their backwards. When
 # all are lent, forward and backward are launch lists.
 SAVERS = 3
+# Where graphs lend more than this part of a device's memory, those that nobody uses make room for one
+# of another Executable: of other sizes, for instance.
+LEND_SHARE = 8
 # Inputs that are too large to copy may have moved so often before graphs are given up.
 MOST_STRIKES = 4
 
@@ -71,18 +75,34 @@ class Borrowing:
     sources: Mapping[int, int]
 
     def inputs(self) -> frozenset[int]:
-        """The inputs that the lender's graphs lend."""
-        if not isinstance(self.lender, _driver.Executable):
+        """The inputs that the lender's graphs lend, whatever the sizes."""
+        lending = self.lending
+        if isinstance(self.lender, SizedExecutable):
+            lending = replace(lending, kept=())  # of these the size decides
+        elif not isinstance(self.lender, _driver.Executable):
             return frozenset()
-        held = held_outputs(self.lender.program, self.lending)
+        held = held_outputs(self.lender.program, lending)
         return frozenset(i for i, k in self.sources.items() if k in held)
 
     def lent(self) -> set[int] | None:
         """The addresses that are lent now; None if the lender has no graphs."""
-        lender = self.lender
-        if not isinstance(lender, _driver.Executable) or isinstance(lender.graphs, str):
+        found = [x for x in _natives(self.lender) if not isinstance(x.graphs, str)]
+        if not found and not _may_have_graphs(self.lender):
             return None
-        return lender.lent()
+        return set().union(*(x.lent() for x in found))
+
+
+def _natives(lender: object) -> list[_driver.Executable]:
+    """What may have graphs of its own."""
+    runs = [lender]
+    if isinstance(lender, SizedExecutable):
+        runs = [run for _, run, _ in lender.kept()]
+    return [x for x in runs if isinstance(x, _driver.Executable)]
+
+
+def _may_have_graphs(lender: object) -> bool:
+    """Whether graphs may be recorded once sizes come often."""
+    return isinstance(lender, SizedExecutable) and not _natives(lender)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +156,11 @@ class Device:
 
     def pool_bytes(self) -> int:
         return sum(s["total_size"] for s in self.pool.snapshot())
+
+    def lend_limit(self) -> int:
+        """Bytes that graphs of several Executables may lend together."""
+        total: int = torch.cuda.get_device_properties(self.index).total_memory
+        return total // LEND_SHARE
 
 
 _devices: dict[int, Device] = {}
@@ -279,9 +304,19 @@ class Recorder:
             self.lenders += 1
         return found
 
-    def _try(self, x: _driver.Executable, found: bytes) -> None:
+    def _make_room(self, x: _driver.Executable, found: bytes) -> None:
+        """Drop graphs where there are too many, or others that lend too much memory."""
         while _driver.graph_totals()[0] >= max(self.wish.limit, 1):
             _driver.graph_evict()
+        tensors = self.plan.program.tensors
+        need = sum(span(tensors[n]) for n, role in enumerate(found) if role == Role.HELD)
+        limit = device(self.index).lend_limit() if need else 0
+        while need and _driver.graph_totals()[3] + need > limit:
+            if not _driver.graph_evict(x):
+                break
+
+    def _try(self, x: _driver.Executable, found: bytes) -> None:
+        self._make_room(x, found)
         start = time.perf_counter()
         try:
             with collection_paused():  # what a finalizer frees could end the capture
@@ -326,6 +361,7 @@ def _pool_changer(where: Device, own: Any) -> Callable[[int], None]:
 class MemoryReport:
     """Bytes that are kept between calls, and the graphs.
 
+    sizes: choices of sizes of graphs that serve a range, with Executables of their own.
     pool: of the graphs' shared pools; lent: of large results that graphs give out; arenas and
     gpu_arenas: intermediates of launch lists, on GPUs with cuBLASLt's workspaces; outputs: CPU
     results kept to be used again.
@@ -339,11 +375,13 @@ class MemoryReport:
     arenas: int
     gpu_arenas: int
     outputs: int
+    sizes: int = 0
 
     def text(self) -> str:
         """One line per kind of memory."""
         rows = [
             ("graphs", f"{self.graphs} with {self.nodes} kernels of ours"),
+            ("sizes with their own", f"{self.sizes}"),
             ("graph pools", _size(self.pool)),
             ("lent results", _size(self.lent)),
             ("arenas on GPUs", _size(self.gpu_arenas)),
@@ -359,13 +397,14 @@ def _size(n: int) -> str:
 
 def memory_report() -> MemoryReport:
     """What the native driver holds now."""
+    sizes = sum(len(x.kept()) for x in alive())
     if _driver is None:
-        return MemoryReport(0, 0, 0, 0, 0, 0, 0, 0)
+        return MemoryReport(0, 0, 0, 0, 0, 0, 0, 0, sizes)
     graphs, nodes, copied, lent = _driver.graph_totals()
     outputs, arenas, gpu_arenas = _driver.held()
     gpu_arenas += _driver.product_spaces(False)
     pool = sum(d.pool_bytes() for d in _devices.values())
-    return MemoryReport(graphs, nodes, copied, pool, lent, arenas, gpu_arenas, outputs)
+    return MemoryReport(graphs, nodes, copied, pool, lent, arenas, gpu_arenas, outputs, sizes)
 
 
 def trim() -> None:
