@@ -163,7 +163,7 @@ def make_executable(
     Errors: BackendError W301, W302.
     """
     built = build_sources(program, cfg, include_dir)
-    wish = _Wish(cfg, include_dir, static, graphs, lending, borrowing)
+    wish = _Wish(cfg, include_dir, static, graphs, lending, borrowing, program.sizes is not None)
     if program.sizes is None:
         return _on_driver(program, built, wish)
     visitor = _visitor(program, built, wish)
@@ -182,6 +182,7 @@ class _Wish:
     graphs: bool | None
     lending: Lending | None
     borrowing: cudagraph.Borrowing | None
+    ranged: bool = False
 
 
 def _saves(wish: _Wish) -> bool:
@@ -238,7 +239,8 @@ def _on_driver(program: Program, built: Built, wish: _Wish) -> Executable:
             _save(made, wish)
             if gpu is not None and (cfg.cudagraphs if graphs is None else graphs):
                 asked = cudagraph.Wish(wish.static, bool(graphs), cfg.graphs_limit,
-                                       wish.lending or NOTHING_SAVED, wish.borrowing)  # fmt: skip
+                                       wish.lending or NOTHING_SAVED, wish.borrowing,
+                                       wish.ranged)  # fmt: skip
                 cudagraph.enable(made, program, asked)
             if gpu is not None and cfg.cublaslt:  # imported where there is a GPU
                 plans = importlib.import_module("torchweld.runtime.product_plans")

@@ -81,6 +81,14 @@ class SimulatedDevice:
     def pool_bytes(self):
         return 0
 
+    renewed = 0
+
+    def crowded(self, need):
+        return self.pool_bytes() > need
+
+    def renew(self):
+        self.renewed += 1
+
     limit = 1 << 40
 
     def lend_limit(self):

@@ -116,6 +116,21 @@ def test_no_cycle_keeps_the_graphs_of_many_sizes():
         gc.enable()
 
 
+def test_a_pool_in_pieces_is_made_anew_and_its_graphs_with_it(device):
+    ex = called(ranged=True)
+    for n in (4, 6):
+        for i in range(4):
+            ex(filled(n, i))
+    device.pool_bytes = lambda: 1 << 30
+    for i in range(3):
+        assert ex(filled(9, i))[0].tolist() == [i + 1.0] * 9
+    assert (graphs_of(ex), device.renewed) == ({9: 1, 6: 0, 4: 0}, 1)
+    device.pool_bytes = lambda: 0
+    for n in (4, 6, 9):
+        assert ex(filled(n, 2))[0].tolist() == [3.0] * n
+    assert graphs_of(ex) == {9: 1, 6: 1, 4: 1}
+
+
 # ---------------------------------------------------------------- with gradients
 def forward(**wish):
     """x + 2, saving x + 1 (a kernel's) and 2 * x (an operator's)."""
@@ -224,4 +239,6 @@ def test_the_report_counts_sizes(lending):
         for n in (4, 6):
             ex(filled(n, 1))
     report = cudagraph.memory_report()
-    assert (report.graphs, report.sizes) == (2, 2) and "sizes" in report.text()
+    rows = [(r.values, r.graphs, r.lent, r.calls) for r in report.sizes]
+    assert rows == [((6,), 1, 24, 2), ((4,), 1, 16, 2)] and report.graphs == 2
+    assert "sizes 6" in report.text()
