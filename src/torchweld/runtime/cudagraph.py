@@ -60,8 +60,8 @@ LENDERS = 2
 # Graphs that lend what is saved for a backward: so many forwards may wait for their backwards. When
 # all are lent, forward and backward are launch lists.
 SAVERS = 3
-# Where graphs lend more than this part of a device's memory, those that nobody uses make room for one
-# of another Executable: of other sizes, for instance.
+# Where graphs lend more than this part of a device's memory, those that nobody uses make room for
+# one of another Executable: of other sizes, for instance.
 LEND_SHARE = 8
 # The shared pool is made anew when it is so many times what a graph needs, and so much more.
 MOST_TIMES, SPARE_BYTES = 2, 256 << 20

@@ -165,8 +165,8 @@ class SizedExecutable(_Base):  # type: ignore[misc]
             raise InternalError("a Program without symbolic sizes")
         readings = program.sizes.readings
         read = {k for kind, k, _ in readings if kind == "number"}
-        made = super().__new__(cls, readings, tuple(sorted(numbers - read)), torch.tensor)
-        return made  # type: ignore[no-any-return]
+        more = tuple(sorted(numbers - read))
+        return super().__new__(cls, readings, more, torch.tensor)  # type: ignore[no-any-return]
 
     def __init__(
         self, program: Program, make: Callable[[Program], Run],

@@ -193,7 +193,7 @@ def test_graphs_of_sizes_that_lend_too_much_make_room_for_one_another(device):
     f = forward()
     for n in (4, 5, 6, 7):
         for i in range(4):
-            y, saved = f(filled(n, i))
+            _, saved = f(filled(n, i))
             assert saved[1].tolist() == [2.0 * i] * n
             del saved
     assert graphs_of(f) == {7: 1, 6: 0, 5: 0, 4: 0}
