@@ -232,8 +232,10 @@ def reset() -> None:
 
 
 def statistics() -> dict[str, int]:
-    """Counters since the last reset: captures, graphs, breaks, kernels per call, ..."""
-    return STATISTICS.counts()
+    """Counters since the last reset: captures, graphs, breaks, kernels per call, ...; and what
+    there is now: CUDA graphs, and sizes that have an Executable of their own.
+    """
+    return {**STATISTICS.counts(), **cudagraph.counts()}
 
 
 def memory_report() -> cudagraph.MemoryReport:

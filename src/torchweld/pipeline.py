@@ -121,7 +121,8 @@ def _count(executable: Executable, *kinds: type) -> int:
 def _in_words(executable: Executable) -> str:
     counts = ((_count(executable, Launch, GridLaunch), "generated kernel"),
               (_count(executable, Call), "ATen call"))  # fmt: skip
-    return ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
+    words = ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
+    return words if executable.program.sizes is None else f"{words} for a range of sizes"
 
 
 @dataclass(slots=True)

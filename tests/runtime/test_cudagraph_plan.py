@@ -27,6 +27,7 @@ from torchweld.runtime.cudagraph_plan import (
     analyse,
     held_outputs,
     roles,
+    working_bytes,
 )
 
 T = TensorArg
@@ -282,3 +283,21 @@ def test_views_of_results_come_before_views_of_what_is_saved():
     )  # fmt: skip
     plan = analyse(p, False, Lending(saved=1))
     assert (plan.tail, plan.n_shown) == ((3, 2), 1)
+
+
+def test_what_a_graph_needs_while_it_runs_is_what_is_alive_at_once():
+    p = program(
+        (spec("input"), spec("extern"), spec("extern"), spec("extern"), spec("fresh")),
+        (neg(0, 1), neg(1, 2), Drop(1), neg(2, 3), Drop(2), Alloc(4), launch(3, 4)), (4,),
+    )  # fmt: skip
+    plan = analyse(p)
+    assert isinstance(plan, GraphPlan) and working_bytes(plan) == 2 * 4 * N + p.arena_bytes
+
+
+def test_a_size_that_kernels_take_is_no_tensor_on_the_cpu():
+    number = spec("number", 5, (), (), DType.I64, "cpu")
+    p = program(
+        (spec("input"), number, spec("fresh"), spec("fresh")),
+        (Alloc(2), launch(0, 1, 2), Alloc(3), launch(0, 1, 3)), (2, 3),
+    )  # fmt: skip
+    assert roles_of(p) == [Role.PATCH, Role.VALUE, Role.PATCH, Role.PATCH]

@@ -8,7 +8,8 @@ from tests.runtime.sized_graphs import BOTH, GRAPHS, SIZES, Sized, program_of
 
 from torchweld.base.errors import InternalError
 from torchweld.ir.program import Alloc, Drop
-from torchweld.runtime.sized import SizedExecutable
+from torchweld.runtime import _driver
+from torchweld.runtime.sized import AHEAD, MOST_COUNTED, Lookup, SizedExecutable
 
 
 @pytest.mark.parametrize("driver", ["python", "native"])
@@ -112,14 +113,93 @@ def test_a_size_below_what_the_graph_was_made_for_is_an_error():
         graph.executable(torch.randn(1, 4), torch.randn(4))
 
 
+def kept(graph):
+    return [values for values, _, _ in graph.executable.kept()]
+
+
 def test_sizes_that_come_again_have_an_executable_of_their_own_as_many_as_are_kept():
     graph = Sized(BOTH + GRAPHS["columns"])
     for n in range(2, 40):
         graph.check(3, n)
-    assert len(graph.executable._made) == 0
+    assert kept(graph) == []
     for n in range(2, 40):
         graph.check(3, n)
-    assert len(graph.executable._made) == 16
+    assert kept(graph) == [(3, n) for n in range(17, 1, -1)]
+
+
+def test_sizes_that_come_much_more_often_take_the_place_of_others():
+    graph = Sized(BOTH + GRAPHS["columns"], hot_sizes=2)
+    for n in (2, 2, 3, 3, 3, 4, 4, 4):
+        graph.check(5, n)
+    assert kept(graph) == [(5, 3), (5, 2)]
+    for _ in range(AHEAD):
+        graph.check(5, 4)
+    assert kept(graph) == [(5, 4), (5, 3)]
+
+
+def test_of_many_sizes_that_come_equally_often_none_is_preferred():
+    graph = Sized(BOTH + GRAPHS["columns"], hot_sizes=2)
+    for _ in range(4):
+        for n in range(2, 40):
+            graph.check(5, n)
+    assert kept(graph) == [(5, 3), (5, 2)]
+
+
+def test_sizes_that_no_longer_come_make_room():
+    graph = Sized(BOTH + GRAPHS["columns"], hot_sizes=1)
+    for _ in range(500):
+        graph.run(graph.inputs(2, 2))
+    for _ in range(MOST_COUNTED + AHEAD):
+        graph.run(graph.inputs(2, 3))
+    assert kept(graph) == [(2, 3)]
+
+
+def test_no_sizes_are_kept_where_none_may_be():
+    graph = Sized(BOTH + GRAPHS["columns"], hot_sizes=0)
+    for _ in range(3):
+        graph.check(5, 4)
+    assert kept(graph) == [] and len(graph.executable.runs()) == 1
+
+
+@pytest.mark.parametrize("kind", [Lookup, _driver.Sized])
+def test_sizes_that_are_kept_are_found_by_what_is_read_of_the_inputs(kind):
+    class Found(kind):
+        def miss(self, values, *inputs):
+            return ("missed", values, inputs)
+
+    look = Found((("size", 0, 1), ("stride", 0, 0), ("number", 1, 0)), (2,), torch.tensor)
+    x = torch.zeros(2, 3)
+    what, values, (_, size, number) = look(x, 5, 7)
+    assert (what, values, size.item(), number.item()) == ("missed", (3, 3, 5), 5, 7)
+    look.keep((3, 3, 5), lambda *given: given)
+    a, b = look(x, 5, 7), look(x, 5, 8)
+    assert a[0] is x and [t.item() for t in (*a[1:], *b[1:])] == [5, 7, 5, 8]
+    assert look(x, torch.tensor(6), 7)[:2] == ("missed", (3, 3, 6))
+    assert look(x[:, :2], 5, 7)[1] == (2, 3, 5)
+    assert look.found == 2 and [row[::2] for row in look.kept()] == [((3, 3, 5), 2)]
+    look.age()
+    assert look.kept()[0][2] == 1
+    assert look.forget((3, 3, 5)) and not look.forget((3, 3, 5)) and look.kept() == []
+
+
+def test_a_size_given_as_an_int_is_one_tensor_for_all_calls():
+    look = _driver.Sized((("number", 0, 0),), (), torch.tensor)
+    look.keep((5,), lambda x: x)
+    assert look(5) is look(5)
+
+
+def test_what_is_found_may_forget_itself_while_it_runs():
+    look = _driver.Sized((("size", 0, 0),), (), torch.tensor)
+    look.keep((2,), lambda x: look.forget((2,)))
+    assert look(torch.zeros(2)) is True and look.kept() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "error"), [((), TypeError), ((3,), TypeError), ((torch.zeros(()),), ValueError)]
+)
+def test_what_has_no_such_size_is_an_error(given, error):
+    with pytest.raises(error):
+        _driver.Sized((("size", 0, 0),), (), torch.tensor)(*given)
 
 
 CHAIN = """
@@ -170,4 +250,4 @@ def test_an_executable_in_a_call_is_not_resized():
     graph.check(3, 4)
     graph.executable._guests += 1
     graph.check(3, 5)
-    assert list(graph.executable._made) == [(3, 5)]
+    assert kept(graph) == [] and graph.executable._visits == (3, 4)

@@ -165,6 +165,15 @@ class Config:
             "effect": "CUDA graphs of the process; the one not used for longest makes room",
         },
     )
+    hot_sizes: int = field(
+        default=16,
+        metadata={
+            "env": "TORCHWELD_HOT_SIZES",
+            "values": "n",
+            "effect": "of a graph that serves a range of sizes: choices of sizes that keep memory "
+            "and CUDA graphs of their own; 0: none",
+        },
+    )
     cublaslt: bool = field(
         default=True,
         metadata={

@@ -559,7 +559,7 @@ static PyMethodDef module_methods[] = {
     {"capture_end", capture_end, METH_O, "The graph that was captured; 0 if it is no graph."},
     {"capture_drop", capture_drop, METH_O, "Release a graph that nothing adopted."},
     {"graph_totals", graph_totals, METH_NOARGS, "What the graphs of this process hold."},
-    {"graph_evict", graph_evict, METH_NOARGS, "Drop the graph that was not used for longest."},
+    {"graph_evict", graph_evict, METH_VARARGS, "Drop the graph that was not used for longest."},
     {"product_library", product_library, METH_VARARGS, "Where cuBLASLt's functions are."},
     {"gemm_library", gemm_library, METH_VARARGS, "Where cuBLAS's functions are."},
     {"product_spaces", product_spaces, METH_O, "Bytes of workspaces; true: give them back."},
@@ -581,7 +581,8 @@ PyMODINIT_FUNC PyInit__driver(void)
     if (PyType_Ready(&executable_type) < 0)
         return NULL;
     PyObject *m = PyModule_Create(&module);
-    if (m && PyModule_AddObjectRef(m, "Executable", (PyObject *)&executable_type) < 0)
+    if (m && (PyModule_AddObjectRef(m, "Executable", (PyObject *)&executable_type) < 0 ||
+              sized_ready(m) < 0))
         Py_CLEAR(m);
     return m;
 }

@@ -365,7 +365,7 @@ PyObject *graph_prepare(PyObject *self, PyObject *args);
 PyObject *graph_trace(PyObject *self, PyObject *unused);
 PyObject *graph_adopt(PyObject *self, PyObject *graph);
 PyObject *graph_totals(PyObject *self, PyObject *unused);
-PyObject *graph_evict(PyObject *self, PyObject *unused);
+PyObject *graph_evict(PyObject *self, PyObject *args);
 PyObject *capture_begin(PyObject *self, PyObject *device);
 PyObject *capture_end(PyObject *self, PyObject *device);
 PyObject *capture_drop(PyObject *self, PyObject *graph);
@@ -376,6 +376,9 @@ void lent_settle(Executable *x, struct Instance *in);      /* the call that made
 PyObject *lent_addresses(PyObject *self, PyObject *unused);
 PyObject *pending_addresses(PyObject *self, PyObject *unused);
 PyObject *save_last(PyObject *self, PyObject *number);
+
+/* sized.c */
+int sized_ready(PyObject *module);
 
 /* build.c */
 int *numbers(PyObject *row, int *n, int low, int high);

@@ -491,12 +491,20 @@ PyObject *graph_totals(PyObject *self, PyObject *unused)
     return Py_BuildValue("iLLL", n_all, nodes, copied, lent);
 }
 
-PyObject *graph_evict(PyObject *self, PyObject *unused)
+/* graph_evict(for=None) -> whether there was one: drop the graph that was not used for longest; for an
+ * Executable, of others' graphs that lend and that nobody has a part of. */
+PyObject *graph_evict(PyObject *self, PyObject *args)
 {
-    Instance *oldest = all;
-    for (Instance *in = all; in; in = in->next_of_all)
-        if (in->stamp < oldest->stamp)
+    PyObject *other = NULL;
+    if (!PyArg_ParseTuple(args, "|O", &other))
+        return NULL;
+    Instance *oldest = NULL;
+    for (Instance *in = all; in; in = in->next_of_all) {
+        if (other && (in->owner == (Executable *)other || !in->n_lent || !lent_is_back(in)))
+            continue;
+        if (!oldest || in->stamp < oldest->stamp)
             oldest = in;
+    }
     if (oldest)
         instance_drop(oldest);
     return PyBool_FromLong(oldest != NULL);

@@ -60,6 +60,8 @@ static int note_parameters(Executable *x, Frame *f, Step *s, void **params, Node
             continue;
         int n = s->args[i], root = g->root[n];
         int64_t delta = (char *)f->pointers[n] - (char *)f->pointers[root];
+        if (x->specs[n].place == NUMBER)
+            continue;  /* a size: it never changes */
         if (s->by_value[i] && in->roles[n] != VALUE) {
             PyErr_Format(torch.internal_error, "tensor %d is passed by value to a graph", n);
             return -1;

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -40,7 +40,9 @@ from torchweld.runtime.cudagraph_plan import (
     held_outputs,
     roles,
     span,
+    working_bytes,
 )
+from torchweld.runtime.sized import SizedExecutable, alive
 
 try:
     from torchweld.runtime import _driver
@@ -58,6 +60,11 @@ LENDERS = 2
 # Graphs that lend what is saved for a backward: so many forwards may wait for their backwards. When
 # all are lent, forward and backward are launch lists.
 SAVERS = 3
+# Where graphs lend more than this part of a device's memory, those that nobody uses make room for
+# one of another Executable: of other sizes, for instance.
+LEND_SHARE = 8
+# The shared pool is made anew when it is so many times what a graph needs, and so much more.
+MOST_TIMES, SPARE_BYTES = 2, 256 << 20
 # Inputs that are too large to copy may have moved so often before graphs are given up.
 MOST_STRIKES = 4
 
@@ -71,18 +78,34 @@ class Borrowing:
     sources: Mapping[int, int]
 
     def inputs(self) -> frozenset[int]:
-        """The inputs that the lender's graphs lend."""
-        if not isinstance(self.lender, _driver.Executable):
+        """The inputs that the lender's graphs lend, whatever the sizes."""
+        lending = self.lending
+        if isinstance(self.lender, SizedExecutable):
+            lending = replace(lending, kept=())  # of these the size decides
+        elif not isinstance(self.lender, _driver.Executable):
             return frozenset()
-        held = held_outputs(self.lender.program, self.lending)
+        held = held_outputs(self.lender.program, lending)
         return frozenset(i for i, k in self.sources.items() if k in held)
 
     def lent(self) -> set[int] | None:
         """The addresses that are lent now; None if the lender has no graphs."""
-        lender = self.lender
-        if not isinstance(lender, _driver.Executable) or isinstance(lender.graphs, str):
+        found = [x for x in _natives(self.lender) if not isinstance(x.graphs, str)]
+        if not found and not _may_have_graphs(self.lender):
             return None
-        return lender.lent()
+        return set().union(*(x.lent() for x in found))
+
+
+def _natives(lender: object) -> list[_driver.Executable]:
+    """What may have graphs of its own."""
+    runs = [lender]
+    if isinstance(lender, SizedExecutable):
+        runs = [run for _, run, _ in lender.kept()]
+    return [x for x in runs if isinstance(x, _driver.Executable)]
+
+
+def _may_have_graphs(lender: object) -> bool:
+    """Whether graphs may be recorded once sizes come often."""
+    return isinstance(lender, SizedExecutable) and not _natives(lender)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +113,7 @@ class Wish:
     """What the user and the pipeline want. static: inputs that stay where they are (parameters and
     buffers). forced: a graph also where it is not sure to pay. limit: graphs of the process.
     lending: what of the outputs is lent. borrowing: which inputs another Executable's graphs lend.
+    ranged: these are some of many sizes that are run.
     """
 
     static: frozenset[int] = frozenset()
@@ -97,6 +121,7 @@ class Wish:
     limit: int = 64
     lending: Lending = NOTHING_SAVED
     borrowing: Borrowing | None = None
+    ranged: bool = False
 
 
 class Device:
@@ -106,6 +131,7 @@ class Device:
         self.index = index
         self.stream: Any = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
         self.pool: Any = self.new_pool()
+        self.largest = 0  # bytes that a graph needs while it runs, of those that were recorded
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -134,8 +160,25 @@ class Device:
         number: int = torch.cuda.current_stream(self.index).stream_id
         return number == 0 or number % 2 == 1  # even ones belong to the user
 
+    def crowded(self, need: int) -> bool:
+        """Whether most of the pool is of no use: what graphs of other sizes were recorded in is
+        too small for a larger one, and is kept for theirs."""
+        self.largest = max(self.largest, need)
+        return self.pool_bytes() > MOST_TIMES * self.largest + SPARE_BYTES
+
+    def renew(self) -> None:
+        """A pool in the place of this one, in one piece; graphs that used it must be gone."""
+        self.pool = self.new_pool()
+        with self.recording():
+            torch.empty(self.largest, dtype=torch.uint8, device=f"cuda:{self.index}")
+
     def pool_bytes(self) -> int:
         return sum(s["total_size"] for s in self.pool.snapshot())
+
+    def lend_limit(self) -> int:
+        """Bytes that graphs of several Executables may lend together."""
+        total: int = torch.cuda.get_device_properties(self.index).total_memory
+        return total // LEND_SHARE
 
 
 _devices: dict[int, Device] = {}
@@ -279,9 +322,28 @@ class Recorder:
             self.lenders += 1
         return found
 
-    def _try(self, x: _driver.Executable, found: bytes) -> None:
+    def _make_room(self, x: _driver.Executable, found: bytes) -> None:
+        """Drop graphs where there are too many, or others that lend too much memory."""
         while _driver.graph_totals()[0] >= max(self.wish.limit, 1):
             _driver.graph_evict()
+        tensors = self.plan.program.tensors
+        need = sum(span(tensors[n]) for n, role in enumerate(found) if role == Role.HELD)
+        limit = device(self.index).lend_limit() if need else 0
+        while need and _driver.graph_totals()[3] + need > limit:
+            if not _driver.graph_evict(x):
+                break
+
+    def _clear_pool(self) -> None:
+        """Begin anew with the pool where graphs of many sizes left it in pieces."""
+        where = device(self.index)
+        if self.wish.ranged and where.crowded(working_bytes(self.plan)):
+            while _driver.graph_evict():
+                pass
+            where.renew()
+
+    def _try(self, x: _driver.Executable, found: bytes) -> None:
+        self._make_room(x, found)
+        self._clear_pool()
         start = time.perf_counter()
         try:
             with collection_paused():  # what a finalizer frees could end the capture
@@ -323,9 +385,29 @@ def _pool_changer(where: Device, own: Any) -> Callable[[int], None]:
 
 # ---------------------------------------------------------------- what is held
 @dataclass(frozen=True, slots=True)
+class SizeReport:
+    """One choice of sizes that comes often. graphs: recorded for it; calls: lately."""
+
+    values: tuple[int, ...]
+    graphs: int
+    lent: int
+    calls: int
+
+    def text(self) -> str:
+        return f"{self.graphs} graphs, {_size(self.lent)} lent, {self.calls} calls"
+
+
+def _size_report(values: tuple[int, ...], run: object, calls: int) -> SizeReport:
+    rows = run.graphs if isinstance(run, _driver.Executable) else ""
+    known = () if isinstance(rows, str) else rows
+    return SizeReport(values, len(known), sum(row[4] for row in known), calls)
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryReport:
     """Bytes that are kept between calls, and the graphs.
 
+    sizes: of graphs that serve a range, the choices that have Executables of their own.
     pool: of the graphs' shared pools; lent: of large results that graphs give out; arenas and
     gpu_arenas: intermediates of launch lists, on GPUs with cuBLASLt's workspaces; outputs: CPU
     results kept to be used again.
@@ -339,6 +421,7 @@ class MemoryReport:
     arenas: int
     gpu_arenas: int
     outputs: int
+    sizes: tuple[SizeReport, ...] = ()
 
     def text(self) -> str:
         """One line per kind of memory."""
@@ -350,6 +433,7 @@ class MemoryReport:
             ("arenas on CPUs", _size(self.arenas)),
             ("results kept on CPUs", _size(self.outputs)),
         ]
+        rows += [(f"sizes {', '.join(map(str, r.values))}", r.text()) for r in self.sizes]
         return "\n".join(f"{name:22}{value}" for name, value in rows)
 
 
@@ -361,11 +445,18 @@ def memory_report() -> MemoryReport:
     """What the native driver holds now."""
     if _driver is None:
         return MemoryReport(0, 0, 0, 0, 0, 0, 0, 0)
+    sizes = tuple(_size_report(*row) for x in alive() for row in x.kept())
     graphs, nodes, copied, lent = _driver.graph_totals()
     outputs, arenas, gpu_arenas = _driver.held()
     gpu_arenas += _driver.product_spaces(False)
     pool = sum(d.pool_bytes() for d in _devices.values())
-    return MemoryReport(graphs, nodes, copied, pool, lent, arenas, gpu_arenas, outputs)
+    return MemoryReport(graphs, nodes, copied, pool, lent, arenas, gpu_arenas, outputs, sizes)
+
+
+def counts() -> dict[str, int]:
+    """How many CUDA graphs there are, and sizes that have an Executable of their own."""
+    graphs = 0 if _driver is None else _driver.graph_totals()[0]
+    return {"cuda_graphs": graphs, "hot_sizes": sum(len(x.kept()) for x in alive())}
 
 
 def trim() -> None:

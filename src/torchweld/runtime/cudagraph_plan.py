@@ -14,8 +14,10 @@ from torch._ops import OpOverload
 
 from torchweld.ir.dtype import DType
 from torchweld.ir.program import (
+    Alloc,
     Call,
     CallArg,
+    Drop,
     GridLaunch,
     Launch,
     MakeView,
@@ -38,7 +40,7 @@ MANY_RESULTS = 8
 SMALL_BYTES = 64 << 10
 
 # Places of numbers that kernels may take by value: known before the graph is launched.
-_NUMBERS = ("input", "const", "state")
+_NUMBERS = ("input", "const", "state", "number")
 # Places of what a Program makes and may give out.
 _OWN = ("extern", "fresh")
 _RANDOM = "nondeterministic_seeded"
@@ -183,6 +185,21 @@ def span(s: TensorSpec) -> int:
         return 0
     last = sum((n - 1) * step for n, step in zip(s.sizes, s.strides, strict=True))
     return (1 + last) * s.dtype.bytes
+
+
+def working_bytes(plan: GraphPlan) -> int:
+    """The most that is alive at once of what a graph of the Program holds only while it runs."""
+    p, now, most = plan.program, 0, 0
+    alive: dict[int, int] = {}
+    for s in p.steps:
+        made = (s.tensor,) if isinstance(s, Alloc) else s.results if isinstance(s, Call) else ()
+        for n in made:
+            alive[n] = 0 if n in plan.made or plan.root[n] != n else span(p.tensors[n])
+            now += alive[n]
+        if isinstance(s, Drop):
+            now -= alive.pop(s.tensor, 0)
+        most = max(most, now)
+    return most + p.arena_bytes
 
 
 def roles(

@@ -163,14 +163,13 @@ def make_executable(
     Errors: BackendError W301, W302.
     """
     built = build_sources(program, cfg, include_dir)
-    wish = _Wish(cfg, include_dir, static, graphs, lending, borrowing)
+    wish = _Wish(cfg, include_dir, static, graphs, lending, borrowing, program.sizes is not None)
     if program.sizes is None:
         return _on_driver(program, built, wish)
-    if uses_cuda(program) and (cfg.cudagraphs if graphs is None else graphs):
-        cudagraph.not_used("the graph serves a range of sizes", bool(graphs))
-    fixed = replace(wish, graphs=False, lending=None)
-    visitor = _visitor(program, built, fixed)
-    return SizedExecutable(program, lambda p: _on_driver(p, built, fixed), visitor, numbers)
+    visitor = _visitor(program, built, wish)
+    made = replace(wish, lending=None) if visitor is None and _saves(wish) else wish
+    return SizedExecutable(program, lambda p: _on_driver(p, built, made), visitor, numbers=numbers,
+                           limit=cfg.hot_sizes, saves=_saves(made))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +182,12 @@ class _Wish:
     graphs: bool | None
     lending: Lending | None
     borrowing: cudagraph.Borrowing | None
+    ranged: bool = False
+
+
+def _saves(wish: _Wish) -> bool:
+    """Whether what is saved is to come as one tuple."""
+    return wish.lending is not None and wish.lending.saved is not None
 
 
 def _visitor(
@@ -197,9 +202,22 @@ def _visitor(
 
     def make(p: Program) -> tuple[Run, Resize]:
         made, rows = build_rows(p, built.functions, driver, wish.cfg.verify, None, built.cubins)
+        _save(made, wish)
         return made, functools.partial(rows.resize, made)
 
     return make
+
+
+class _Saving(Protocol):
+    """The native Executable, as far as it saves."""
+
+    def save_last(self, n: int, /) -> None: ...
+
+
+def _save(made: _Saving, wish: _Wish) -> None:
+    """Let what is saved come as one tuple."""
+    if wish.lending is not None and wish.lending.saved is not None:
+        made.save_last(wish.lending.saved)
 
 
 def _on_driver(program: Program, built: Built, wish: _Wish) -> Executable:
@@ -218,11 +236,11 @@ def _on_driver(program: Program, built: Built, wish: _Wish) -> Executable:
             report_missing(f"on CUDA: {gpu}")
         else:
             made = build(program, built.functions, driver, cfg.verify, constants, built.cubins)
-            if wish.lending is not None and wish.lending.saved is not None:
-                made.save_last(wish.lending.saved)
+            _save(made, wish)
             if gpu is not None and (cfg.cudagraphs if graphs is None else graphs):
                 asked = cudagraph.Wish(wish.static, bool(graphs), cfg.graphs_limit,
-                                       wish.lending or NOTHING_SAVED, wish.borrowing)  # fmt: skip
+                                       wish.lending or NOTHING_SAVED, wish.borrowing,
+                                       wish.ranged)  # fmt: skip
                 cudagraph.enable(made, program, asked)
             if gpu is not None and cfg.cublaslt:  # imported where there is a GPU
                 plans = importlib.import_module("torchweld.runtime.product_plans")

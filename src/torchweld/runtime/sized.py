@@ -1,26 +1,38 @@
 """A Program for a range of sizes, ready to be called.
 
-Sizes that come again have an Executable of their own, with the memory that it keeps; what is met
-for the first time is run by one whose numbers are changed for it (a sequence that grows never comes
-again). All share the compiled functions: no choice of sizes costs a compiler.
+Sizes that come often have an Executable of their own, with the memory and the CUDA graphs that it
+keeps: they are found natively (_sized.c). All others are run by one whose numbers are changed for
+them (a sequence that grows never comes again). All share the compiled functions: no choice of sizes
+costs a compiler.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
-from typing import Protocol
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import torch
 
 from torchweld.base.errors import InternalError
 from torchweld.ir.program import Program
 from torchweld.ir.program_sizes import at, table_of
+from torchweld.runtime.native import native
+
+try:
+    from torchweld.runtime import _driver
+except ImportError:  # built without a C compiler
+    _driver = None  # type: ignore[assignment]
 
 LIMIT = (1 << 31) - (1 << 22)  # of what GPU kernels compute with in 32 bits
-KEPT = 16  # choices of sizes whose Executables are kept, the latest
-_MET = 10_000  # choices that are remembered to have been met
+HOT_CALLS = 2  # so often sizes have come when they get an Executable of their own
+# Where all places are taken: by so many calls sizes must be ahead of those that have a place, of
+# which no more are counted than so many.
+AHEAD, MOST_COUNTED = 8, 32
+AGE = 512  # calls that found nothing after which all counts are halved
+
+Values = tuple[int, ...]
 
 
 class Run(Protocol):
@@ -32,7 +44,7 @@ class Run(Protocol):
     @property
     def driver(self) -> str: ...
 
-    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]: ...
+    def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]: ...
 
     def trim(self) -> None: ...
 
@@ -48,26 +60,7 @@ class TooLargeError(InternalError):
     """Sizes that the kernels cannot run, and no eager function that could."""
 
 
-class _Eager:
-    """What runs sizes that are too large for the kernels: eager."""
-
-    driver = "eager"
-    explain: Callable[..., object] | None = None
-    eager: Callable[..., object] | None = None
-
-    def __init__(self, owner: SizedExecutable) -> None:
-        self.owner = owner
-
-    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        eager = self.owner.with_ints(self.owner.eager)
-        if eager is None:
-            raise TooLargeError("sizes that are too large for the kernels of this graph")
-        return tuple(eager(*inputs))  # type: ignore[arg-type]
-
-    def trim(self) -> None:
-        """There is nothing to give back."""
-
-
+# ---------------------------------------------------------------- by which sizes a call is found
 def _size(dim: int) -> Callable[[torch.Tensor], int]:
     return lambda t: t.size(dim)
 
@@ -77,69 +70,177 @@ def _stride(dim: int) -> Callable[[torch.Tensor], int]:
 
 
 def _number(dim: int) -> Callable[[torch.Tensor], int]:
-    return lambda t: int(t.item())
+    return lambda t: int(t if isinstance(t, int) else t.item())
 
 
 _READERS = {"size": _size, "stride": _stride, "number": _number}
 
 
-class SizedExecutable:
-    """Called with inputs of any sizes that the Program serves.
+class Lookup:
+    """The readable reference of _driver.Sized, and what runs where that was not built."""
+
+    _read: list[tuple[int, Callable[[Any], int]]]
+    _ints: set[int]
+    _as_tensor: Callable[[int], torch.Tensor]
+    _kept: dict[Values, list[Any]]
+    found: int
+
+    def __new__(cls, readings: tuple[tuple[str, int, int], ...], numbers: tuple[int, ...],
+                as_tensor: Callable[[int], torch.Tensor]) -> Lookup:  # fmt: skip
+        self = super().__new__(cls)
+        self._read = [(k, _READERS[kind](dim)) for kind, k, dim in readings]
+        self._ints = {*numbers, *(k for kind, k, _ in readings if kind == "number")}
+        self._as_tensor = as_tensor
+        self._kept = {}
+        self.found = 0
+        return self
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        values = tuple([read(inputs[k]) for k, read in self._read])
+        given = [self._as_tensor(x) if k in self._ints and isinstance(x, int) else x
+                 for k, x in enumerate(inputs)]  # fmt: skip
+        row = self._kept.pop(values, None)
+        if row is None:
+            return self.miss(values, *given)
+        self._kept[values] = row
+        row[1] += 1
+        self.found += 1
+        return row[0](*given)  # type: ignore[no-any-return]
+
+    def miss(self, values: Values, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        """A call whose sizes are not kept."""
+        raise NotImplementedError
+
+    def keep(self, values: Values, run: Run) -> None:
+        """Calls with these sizes are run by this."""
+        self._kept[values] = [run, 0]
+
+    def forget(self, values: Values) -> bool:
+        """Keep nothing for these sizes; whether something was kept."""
+        return self._kept.pop(values, None) is not None
+
+    def kept(self) -> list[tuple[Values, Run, int]]:
+        """Sizes, what runs them, and calls; the last used first."""
+        return [(values, *row) for values, row in reversed(self._kept.items())]
+
+    def age(self) -> None:
+        """Halve what is known of how often each is called."""
+        for row in self._kept.values():
+            row[1] //= 2
+
+
+_Base: Any = Lookup if isinstance(native(), str) else _driver.Sized
+
+
+# ---------------------------------------------------------------- what runs them
+class _Eager:
+    """What runs sizes that are too large for the kernels: eager."""
+
+    driver = "eager"
+    explain: Callable[..., object] | None = None
+    eager: Callable[..., object] | None = None
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        if self.eager is None:
+            raise TooLargeError("sizes that are too large for the kernels of this graph")
+        return tuple(self.eager(*inputs))  # type: ignore[arg-type]
+
+    def trim(self) -> None:
+        """There is nothing to give back."""
+
+
+class SizedExecutable(_Base):  # type: ignore[misc]
+    """Called with inputs of any sizes that the Program serves; a number may be given as an int.
 
     make: from a Program without symbolic sizes to what runs it. visitor: the same, with what lets
     that run a Program of other sizes, unless a call is in flight. numbers: positions of inputs that
-    are ints, besides those that are read as sizes. driver: of the latest.
+    are ints, besides those that are read as sizes. limit: choices of sizes that get an Executable
+    of their own. saves: as of what `make` and `visitor` make. driver: of the latest.
+    Errors of a call: as of the Executable of a static Program.
     """
 
-    saves = False
+    def __new__(cls, program: Program, *args: Any, numbers: frozenset[int] = frozenset(),
+                **kwargs: Any) -> SizedExecutable:  # fmt: skip
+        if program.sizes is None:
+            raise InternalError("a Program without symbolic sizes")
+        readings = program.sizes.readings
+        read = {k for kind, k, _ in readings if kind == "number"}
+        more = tuple(sorted(numbers - read))
+        return super().__new__(cls, readings, more, torch.tensor)  # type: ignore[no-any-return]
 
     def __init__(
         self, program: Program, make: Callable[[Program], Run],
         visitor: Callable[[Program], tuple[Run, Resize]] | None = None,
-        numbers: frozenset[int] = frozenset(),
+        numbers: frozenset[int] = frozenset(), limit: int = 16, saves: bool = False,
     ) -> None:  # fmt: skip
-        if program.sizes is None:
-            raise InternalError("a Program without symbolic sizes")
+        assert program.sizes is not None
         self.program = program
         self.sizes = program.sizes
+        self.saves = saves
         self._make = make
-        self._read = [(k, _READERS[kind](dim)) for kind, k, dim in program.sizes.readings]
-        read = {k for kind, k, _ in program.sizes.readings if kind == "number"}
-        self._numbers = numbers | read
-        self._made: OrderedDict[tuple[int, ...], Run] = OrderedDict()
-        self._met: set[tuple[int, ...]] = set()
+        self._numbers = numbers.union(k for kind, k, _ in self.sizes.readings if kind == "number")
+        self._limit = limit
+        self._met: dict[Values, int] = {}
+        self._misses = 0
         self._make_visitor = visitor
         self._visitor: Run | None = None
         self._resize: Resize = _never
-        self._visits: tuple[int, ...] = ()  # the sizes that the visitor has
+        self._visits: Values = ()  # the sizes that the visitor has
         self._guests = 0  # calls of it that are about to begin or in flight
         self._lock = threading.Lock()
+        self._making = threading.RLock()
         self._explain: Callable[..., object] | None = None
         self._eager: Callable[..., object] | None = None
         self.driver = "native"
+        _alive.add(self)
 
-    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """The outputs for these inputs; a number that is a size may be given as an int.
+    def miss(self, values: Values, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        """A call with sizes that have no Executable of their own so far."""
+        run = self._hot(values)
+        if run is not None:
+            return run(*inputs)
+        visitor = self._invite(values)
+        return self._new(values)(*inputs) if visitor is None else self._visit(visitor, inputs)
 
-        Errors: as of the Executable of a static Program.
-        """
-        if self._numbers:
-            inputs = tuple(
-                torch.tensor(x) if k in self._numbers and isinstance(x, int) else x
-                for k, x in enumerate(inputs)
-            )
-        values = tuple([read(inputs[k]) for k, read in self._read])
-        run = self._made.get(values)
-        if run is None and values not in self._met and self._make_visitor is not None:
-            run = self._invite(values)
-            if run is not None:
-                return self._visit(run, inputs)
-        elif run is None and values == self._visits and self._claim(values):
-            return self._visit(self._visitor, inputs)  # type: ignore[arg-type]
-        return (self._new(values) if run is None else run)(*inputs)
+    # ------------------------------------------------------------ sizes that come often
+    def _hot(self, values: Values) -> Run | None:
+        """An Executable of their own for these sizes, if they are worth it now."""
+        with self._making:
+            calls = self._count(values)
+            if not self._limit or (self._make_visitor is not None and calls < HOT_CALLS):
+                return None
+            rows = self.kept()
+            for kept, run, _ in rows:
+                if kept == values:  # another thread made it meanwhile
+                    return run  # type: ignore[no-any-return]
+            victim = min(reversed(rows), key=lambda row: row[2]) if self._full(rows) else None
+            if victim is not None and not self._ahead(calls, victim[2]):
+                return None
+            made = self._new(values)
+            if not isinstance(made, _Eager):
+                if victim is not None:
+                    self.forget(victim[0])
+                self.keep(values, made)
+            return made
 
-    def _visit(self, run: Run, inputs: tuple[torch.Tensor, ...]
-               ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
+    def _count(self, values: Values) -> int:
+        """How often these sizes have come and had no Executable, of late."""
+        self._misses += 1
+        if self._misses % AGE == 0:
+            self.age()
+            self._met = {v: n // 2 for v, n in self._met.items() if n > 1}
+        self._met[values] = calls = self._met.get(values, 0) + 1
+        return calls
+
+    def _full(self, rows: list[tuple[Values, Run, int]]) -> bool:
+        return len(rows) >= self._limit
+
+    def _ahead(self, calls: int, others: int) -> bool:
+        """Whether it is worth to make an Executable in the place of another one."""
+        return self._make_visitor is None or calls >= min(others, MOST_COUNTED) + AHEAD
+
+    # ------------------------------------------------------------ all other sizes
+    def _visit(self, run: Run, inputs: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
         """A call of the visitor, which was claimed: nobody changes its sizes meanwhile."""
         try:
             return run(*inputs)
@@ -147,35 +248,31 @@ class SizedExecutable:
             with self._lock:
                 self._guests -= 1
 
-    def _claim(self, values: tuple[int, ...]) -> bool:
-        with self._lock:
-            mine = self._visits == values and self._visitor is not None
-            self._guests += mine
-            return mine
-
-    def _invite(self, values: tuple[int, ...]) -> Run | None:
+    def _invite(self, values: Values) -> Run | None:
         """The visitor with these sizes, claimed; None if it is busy, or they are too large."""
-        program = self._program(values)
-        if program is None or self._make_visitor is None:
+        if self._make_visitor is None:
             return None
         with self._lock:
-            if len(self._met) >= _MET:
-                self._met.clear()
-            self._met.add(values)
+            if values == self._visits and self._visitor is not None:
+                self._guests += 1
+                return self._visitor
+        program = self._program(values)
+        if program is None:
+            return None
+        with self._lock:
             if self._guests:
                 return None
             run, self._visitor, self._visits = self._visitor, None, ()
             if run is None:
                 run, self._resize = self._make_visitor(program)
-                run.explain, run.eager = self.with_ints(self._explain), self.with_ints(self._eager)
-                self.driver = run.driver
+                self._tell(run)
             elif not self._resize(program):
                 return None
             self._visitor, self._visits = run, values
             self._guests += 1
             return run
 
-    def _program(self, values: tuple[int, ...]) -> Program | None:
+    def _program(self, values: Values) -> Program | None:
         """The Program of these sizes; None if they are too large for its kernels."""
         for n, (lo, hi) in zip(values, self.sizes.bounds, strict=True):
             if (lo is not None and n < lo) or (hi is not None and n > hi):
@@ -185,36 +282,38 @@ class SizedExecutable:
             return None
         return at(self.program, values)
 
-    def _new(self, values: tuple[int, ...]) -> Run:
+    def _new(self, values: Values) -> Run:
         program = self._program(values)
-        if program is None:
-            return _Eager(self)
-        run = self._make(program)
-        run.explain, run.eager = self.with_ints(self._explain), self.with_ints(self._eager)
-        self.driver = run.driver
-        self._made[values] = run
-        while len(self._made) > KEPT:
-            self._made.popitem(last=False)
+        run: Run = _Eager() if program is None else self._make(program)
+        self._tell(run)
         return run
 
-    def with_ints(self, fn: Callable[..., object] | None) -> Callable[..., object] | None:
+    def _tell(self, run: Run) -> None:
+        """What a new Executable must know of this one."""
+        run.explain, run.eager = self._with_ints(self._explain), self._with_ints(self._eager)
+        self.driver = run.driver
+
+    def _with_ints(self, fn: Callable[..., object] | None) -> Callable[..., object] | None:
         """`fn`, which takes the captured graph's inputs, called with those of a Program."""
-        if fn is None or not self._numbers:
+        numbers = self._numbers
+        if fn is None or not numbers:
             return fn
 
         def call(*inputs: torch.Tensor) -> object:
-            return fn(*(int(x) if k in self._numbers else x for k, x in enumerate(inputs)))
+            return fn(*(int(x) if k in numbers else x for k, x in enumerate(inputs)))
 
         return call
 
+    # ------------------------------------------------------------ what it holds
     def trim(self) -> None:
         """Give back the memory that is kept between calls."""
-        for run in self._runs():
+        for run in self.runs():
             run.trim()
 
-    def _runs(self) -> list[Run]:
+    def runs(self) -> list[Run]:
+        """What runs the sizes that are kept, and the visitor."""
         visitor = self._visitor
-        return [*self._made.values(), *([] if visitor is None else [visitor])]
+        return [*(run for _, run, _ in self.kept()), *([] if visitor is None else [visitor])]
 
     @property
     def explain(self) -> Callable[..., object] | None:
@@ -224,8 +323,8 @@ class SizedExecutable:
     @explain.setter
     def explain(self, value: Callable[..., object] | None) -> None:
         self._explain = value
-        for run in self._runs():
-            run.explain = self.with_ints(value)
+        for run in self.runs():
+            run.explain = self._with_ints(value)
 
     @property
     def eager(self) -> Callable[..., object] | None:
@@ -235,5 +334,13 @@ class SizedExecutable:
     @eager.setter
     def eager(self, value: Callable[..., object] | None) -> None:
         self._eager = value
-        for run in self._runs():
-            run.eager = self.with_ints(value)
+        for run in self.runs():
+            run.eager = self._with_ints(value)
+
+
+_alive: weakref.WeakSet[SizedExecutable] = weakref.WeakSet()
+
+
+def alive() -> Iterator[SizedExecutable]:
+    """Those that some entry still uses."""
+    yield from list(_alive)

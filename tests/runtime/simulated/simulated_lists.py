@@ -81,6 +81,19 @@ class SimulatedDevice:
     def pool_bytes(self):
         return 0
 
+    renewed = 0
+
+    def crowded(self, need):
+        return self.pool_bytes() > need
+
+    def renew(self):
+        self.renewed += 1
+
+    limit = 1 << 40
+
+    def lend_limit(self):
+        return self.limit
+
 
 def _simulated_op(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x)
@@ -134,13 +147,13 @@ def spec(place, index=0, sizes=(N,), strides=(1,), offset=0, dtype=DType.F32, de
     return TensorSpec(place, index, dtype, sizes, strides, offset, device)
 
 
-def program(tensors, steps, outputs, arena=0, **meta):
+def program(tensors, steps, outputs, arena=0, sizes=None, **meta):
     used = {s.function for s in steps if isinstance(s, GridLaunch)}
     artifacts = tuple(
         Artifact("triton", f.ljust(9), (f,), (("signature", KINDS[f]),)) for f in sorted(used)
     )
     n = sum(t.place == "input" for t in tensors)
-    return Program(artifacts, tensors, tuple(steps), n, outputs, arena, meta, "cuda:0")
+    return Program(artifacts, tensors, tuple(steps), n, outputs, arena, meta, "cuda:0", None, sizes)
 
 
 def build(p, graphs=True, verify=False, saved=None, **wish):
