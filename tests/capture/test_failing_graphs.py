@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import torchweld
 from torchweld.ir.raising import may_raise
+from torchweld.pipeline import STATISTICS
 
 X = torch.arange(6.0).reshape(2, 3)
 GOOD, BAD = torch.tensor([1, 0]), torch.tensor([1, 5])
@@ -129,3 +131,50 @@ def writes_and_handles(x, i, log):
 
 def test_a_handled_operator_is_apart_from_what_writes_an_input():
     check(writes_and_handles, *CALLS, graphs=3)
+
+
+def names_other_errors(x, i, log):
+    x.mul_(2)
+    try:
+        return x[i] * 2
+    except (KeyError, AttributeError):
+        log.append("never")
+    except TypeError:
+        log.append("nor this")
+    finally:
+        log.append("last")
+
+
+def matches_by_a_tuple(x, i, log):
+    x.mul_(2)
+    try:
+        y = x[i] * 2
+    except (builtins.KeyError, builtins.LookupError):
+        y = x
+    x.add_(1)
+    return y
+
+
+def suppresses(x, i, log):
+    x.mul_(2)
+    y = x
+    with contextlib.suppress(IndexError):
+        y = x[i] * 2
+    x.add_(1)
+    return y
+
+
+@pytest.mark.parametrize(("fn", "catches"), [
+    (names_other_errors, False), (matches_by_a_tuple, True), (suppresses, True),
+])  # fmt: skip
+def test_only_what_may_catch_an_operators_error_parts_it_from_writes(fn, catches):
+    x = torch.randn(6)
+    torchweld.reset()
+    compiled, twin = torchweld.compile(fn), x.clone()
+    torch.testing.assert_close(compiled(x, torch.tensor([1]), []), fn(twin, torch.tensor([1]), []))
+    assert torch.equal(x, twin)
+    assert (STATISTICS.breaks, STATISTICS.graphs) == ((1, 0) if catches else (0, 1))
+    if catches:
+        bad = torch.tensor([9])
+        torch.testing.assert_close(compiled(x, bad, []), fn(twin, bad, []))
+        assert torch.equal(x, twin)

@@ -284,8 +284,8 @@ def _runs_again(cap: Capture) -> bool:
     """Whether the frame runs eagerly, from its start, if the graph fails: what handles the
     exception is in the frame, or what the frame had done before must be seen.
 
-    It can, if the graph has written nothing. Errors: GraphBreak if it has, and the frame has a
-    handler: a graph that ends before the operator that fails leaves it to Python.
+    It can, if the graph has written nothing. Errors: GraphBreak if it has, and the frame may catch
+    the exception: a graph that ends before the operator that fails leaves it to Python.
     """
     does = (*cap.effects, *cap.globals_written, *cap.class_writes, *cap.generators,
             *(c for c in cap.changed if c.source is not None))  # fmt: skip
@@ -293,9 +293,9 @@ def _runs_again(cap: Capture) -> bool:
     if not needed or cap.builder.n_calls == 0:
         return False
     written = bool(cap.builder.mutated_inputs())
-    if written and cap.builder.risky and cap.handles_risk:
-        why = "an operator whose error is handled, in a graph that writes an input"
-        raise Stuck("W106", why, cap.loc(), cap.risk_stop)
+    if written and cap.builder.risky and cap.catches_risk is not None:
+        why = "an operator whose error is caught, in a graph that writes an input"
+        raise Stuck("W106", why, cap.loc(), cap.catches_risk)
     return not written
 
 

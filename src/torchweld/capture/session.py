@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 import types
@@ -18,6 +17,7 @@ from torchweld.base.errors import GraphBreak, InternalError
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.class_state import ClassAttr, ClassState
 from torchweld.capture.fx_build import GraphBuilder
+from torchweld.capture.handlers import catches, handles
 from torchweld.capture.late import LateNumbers
 from torchweld.capture.state import Cont, Handed, VFrame, refuse
 from torchweld.capture.symbolic import Sizes, Varying
@@ -155,7 +155,7 @@ class Capture:
     is_rest: whether the frame is the rest of a broken one. in_block: and may be inside of a try or
     with block, or called from one.
     handles_risk: whether code of the frame handles an operator's error, or cleans up after it.
-    risk_stop: before the first such operator.
+    catches_risk: before the first operator whose error may end in the frame.
     handed: what a generator hands out where the capture ends.
     outside_stop: before the first instruction that advances an iterator from outside.
     modes: calls that set modes of torch, with the state before, in order.
@@ -214,7 +214,8 @@ class Capture:
         self.handed: Handed | None = None
         self.is_rest = False
         self.in_block = False
-        self.handles_risk, self.risk_stop = False, 0
+        self.handles_risk = False
+        self.catches_risk: int | None = None
         self.born: dict[int, tuple[object, int]] = {}
         self.modes: list[tuple[Any, tuple[Any, ...], Any]] = []
         self.inline_next: set[object] = set()
@@ -385,10 +386,9 @@ class Capture:
 
     def note_risk(self) -> None:
         """An operator is recorded that may raise because of its data."""
-        if self.handles_risk or not any(map(_handles, self.frames)):
-            return
-        self.handles_risk = True
-        self.risk_stop = next(iter(self.stop_numbers(self)), 0)
+        self.handles_risk = self.handles_risk or any(map(handles, self.frames))
+        if self.catches_risk is None and any(map(catches, self.frames)):
+            self.catches_risk = next(iter(self.stop_numbers(self)), 0)
 
     def mark(self, cell: Mutable) -> None:
         """The frame changed this object. Errors: GraphBreak inside of a function that torch runs
@@ -401,23 +401,6 @@ class Capture:
         cell.changed = True
         self.changed.setdefault(cell, None)
         self.marked.append(cell)
-
-
-def _handles(frame: VFrame) -> bool:
-    """Whether an exception where a frame is now runs code of it; leaving a mode of torch does not
-    count, since it is not really entered."""
-    row = frame.code.handler(frame.ip - 1)
-    if row is None:
-        return False
-    ops = [x.op for x in frame.code.instrs[row.target : row.target + 2]]
-    if ops != ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]:
-        return ops[0] == "PUSH_EXC_INFO"
-    leave = frame.stack[row.depth - 1] if row.depth <= len(frame.stack) else None
-    real = leave.func if isinstance(leave, BoundValue) else leave
-    obj = real.obj if isinstance(real, Const) else None
-    if obj is contextlib.nullcontext.__exit__:
-        return False
-    return str(getattr(obj, "__module__", None)).split(".")[0] != "torch"
 
 
 def _uncompiled(fn: Value, args: list[Value]) -> tuple[Value, list[Value]]:

@@ -1,0 +1,85 @@
+"""Whether code of a frame would handle the error of an operator."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from collections.abc import Sequence
+
+from torchweld.capture.state import VFrame
+from torchweld.capture.values.base import BoundValue, Const
+from torchweld.frame.instr import Instr, Protected
+
+# what operators raise because of their data: bad indices, failed checks
+RAISED = (IndexError, RuntimeError)
+
+# what the classes behind `except` are usually written with
+_CLASSES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "BUILD_TUPLE")
+
+
+def handles(frame: VFrame) -> bool:
+    """Whether an exception where a frame is now runs code of it; leaving a mode of torch does not
+    count, since it is not really entered.
+    """
+    row = frame.code.handler(frame.ip - 1)
+    if row is None:
+        return False
+    if not _is_with(frame, row):
+        return frame.code.instrs[row.target].op == "PUSH_EXC_INFO"
+    leave = _leaving(frame, row)
+    if leave is contextlib.nullcontext.__exit__:
+        return False
+    return str(getattr(leave, "__module__", None)).split(".")[0] != "torch"
+
+
+def catches(frame: VFrame) -> bool:
+    """Whether an operator's error may end where a frame is now: in an `except` that matches it, or
+    in `suppress`. What only cleans up, and what names an unrelated class, does not.
+    """
+    row = frame.code.handler(frame.ip - 1)
+    if row is None:
+        return False
+    if _is_with(frame, row):
+        return _leaving(frame, row) is contextlib.suppress.__exit__
+    code = frame.code.instrs
+    if code[row.target].op != "PUSH_EXC_INFO":
+        return False
+    at = row.target + 1
+    if code[at].op == "POP_TOP":
+        return True
+    while (match := _match_behind(code, at)) is not None:
+        jump = code[match + 1].target
+        if jump is None or any(_may_match(frame, x) for x in code[at:match]):
+            return True
+        at = jump
+    return False
+
+
+def _match_behind(code: Sequence[Instr], at: int) -> int | None:
+    """Where the expression at an instruction is matched with an exception; None if it is not."""
+    while code[at].op in _CLASSES:
+        at += 1
+    return at if code[at].op == "CHECK_EXC_MATCH" else None
+
+
+def _is_with(frame: VFrame, row: Protected) -> bool:
+    ops = [x.op for x in frame.code.instrs[row.target : row.target + 2]]
+    return ops == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]
+
+
+def _leaving(frame: VFrame, row: Protected) -> object:
+    """The function that leaves the with block of a row."""
+    leave = frame.stack[row.depth - 1] if row.depth <= len(frame.stack) else None
+    real = leave.func if isinstance(leave, BoundValue) else leave
+    return real.obj if isinstance(real, Const) else None
+
+
+def _may_match(frame: VFrame, named: Instr) -> bool:
+    if named.op == "BUILD_TUPLE":
+        return False
+    if named.op != "LOAD_GLOBAL":
+        return True
+    kind = frame.globals.get(named.arg, getattr(builtins, str(named.arg), None))
+    if not isinstance(kind, type):
+        return True
+    return any(issubclass(kind, r) or issubclass(r, kind) for r in RAISED)
