@@ -25,10 +25,11 @@ _Number = Any
 def read_constant(value: Tensor, at: Loc) -> list[_Number]:
     """The elements of `value`; no mode that sees operators may be active.
 
-    Errors: Unsupported W201 for a constant that is not a plain CPU tensor.
+    Errors: Unsupported W201 for a constant that is not a plain tensor with memory.
     """
-    if type(value) is not Tensor or value.device.type != "cpu" or value.layout != torch.strided:
-        raise Unsupported("W201", "a constant that is not a plain CPU tensor", at=at)
+    plain = type(value) is Tensor and value.layout == torch.strided
+    if not plain or value.device.type == "meta":
+        raise Unsupported("W201", "a constant that is not a plain tensor with memory", at=at)
     return value.flatten().tolist()
 
 
