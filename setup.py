@@ -49,6 +49,7 @@ setup(
                 "src/torchweld/runtime/_memory.c",
                 "src/torchweld/runtime/_parallel.c",
                 "src/torchweld/runtime/_products.c",
+                "src/torchweld/runtime/_resize.c",
                 "src/torchweld/runtime/_sized.c",
                 "src/torchweld/runtime/_torch.c",
             ],

@@ -8,7 +8,7 @@ from tests.runtime.sized_graphs import BOTH, GRAPHS, SIZES, Sized, program_of
 
 from torchweld.base.errors import InternalError
 from torchweld.ir.program import Alloc, Drop
-from torchweld.runtime import _driver
+from torchweld.runtime import _driver, native
 from torchweld.runtime.sized import AHEAD, MOST_COUNTED, Lookup, SizedExecutable
 
 
@@ -43,6 +43,83 @@ def test_operators_get_tensors_of_the_sizes_of_the_call(driver):
         k, first = graph.run([x, w])
         torch.testing.assert_close(k, (x * 2 @ w).repeat(2, 1))
         torch.testing.assert_close(first, (x * 2 @ w)[:, 0])
+
+
+TWO_PRODUCTS = """
+size m in 2..  is size 0 of 0  hint 8
+size n in 2..  is size 0 of 1  hint 8
+x: f32[m, 12] input
+z: f32[n, 12] input
+w: f32[12, 5] input
+h: f32[m, 5]
+k: f32[n, 5]
+a: f32[m, 5]
+b: f32[n, 5]
+h = aten.mm.default(x, w)
+a[i, j] = h[i, j] * 2.0  for i:m, j:5
+k = aten.mm.default(z, w)
+b[i, j] = k[i, j] * 2.0  for i:n, j:5
+return a, b
+"""
+
+
+def test_products_of_sizes_that_are_equal_by_chance_share_no_memory():
+    graph = Sized(TWO_PRODUCTS)
+    for m, n in ((8, 8), (3, 50), (50, 3)):
+        x, z, w = graph.inputs(m, n)
+        for got, want in zip(graph.run([x, z, w]), (x @ w * 2, z @ w * 2), strict=True):
+            torch.testing.assert_close(got, want)
+
+
+EMPTY = """
+size n in 2..  is size 0 of 0  hint 8
+x: f32[n, 12] input
+w: f32[12, 5] input
+h: f32[n - 2, 5]
+h = aten.mm.default(x as [n - 2, 12] strides (12, 1), w)
+return h
+"""
+
+
+def test_a_product_that_is_empty_at_some_sizes():
+    graph = Sized(EMPTY)
+    for n in (5, 2, 6, 2):
+        x, w = graph.inputs(n)
+        torch.testing.assert_close(graph.run([x, w])[0], x[: n - 2] @ w)
+
+
+DIVIDED = """
+size n in 2..  is size 0 of 0  hint 8
+x: f32[n] input
+y: f32[(n - 9)//4 + 5, n%3 + 1]
+y[i, j] = x[0] * 2.0 + f32(index(i + j))  for i:(n - 9)//4 + 5, j:n%3 + 1
+return y
+"""
+
+
+def test_quotients_of_negative_numbers_round_down():
+    graph = Sized(DIVIDED)
+    for n in (2, 3, 8, 9, 10, 17):
+        (x,) = graph.inputs(n)
+        rows, columns = (n - 9) // 4 + 5, n % 3 + 1
+        want = x[0] * 2 + torch.arange(rows)[:, None] + torch.arange(columns)
+        torch.testing.assert_close(graph.run([x])[0], want)
+
+
+def test_sizes_whose_products_are_no_64_bit_numbers_are_not_run():
+    program = program_of(BOTH + GRAPHS["flattened"])
+    made, resize = native.resizable(program, (2, 2), Anything(), native.native(), False, {}, 0)
+    assert resize((3, 4)) is True
+    assert resize((1 << 40, 1 << 40)) is None
+    assert resize((1, 4)) is None
+    assert resize((5, 4)) is True and made.driver == "native"
+
+
+class Anything(dict):
+    """An address for every function: nothing is run."""
+
+    def __missing__(self, name):
+        return 1
 
 
 ARGUMENT = """

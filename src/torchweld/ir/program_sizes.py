@@ -143,6 +143,15 @@ def _step(s: Instruction, changed: dict[str, int], rows: Sequence[int]) -> Instr
     return s
 
 
+def takes_sizes(s: Instruction) -> bool:
+    """Whether an argument of the step is a number that depends on the sizes of a call."""
+    return isinstance(s, Call) and any(map(_is_size, (*s.args, *(v for _, v in s.kwargs))))
+
+
+def _is_size(a: CallArg) -> bool:
+    return isinstance(a, SizeArg) or (isinstance(a, tuple) and any(map(_is_size, a)))
+
+
 def _arg(a: CallArg, rows: Sequence[int]) -> CallArg:
     if isinstance(a, SizeArg):
         return rows[a.row]

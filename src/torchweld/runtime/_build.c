@@ -241,19 +241,7 @@ static void free_step(Step *s)
     Py_CLEAR(s->set_offset);
 }
 
-static int replace_spec(Executable *x, Py_ssize_t n, PyObject *row)
-{
-    Spec fresh = {0};
-    int status = parse_spec(x, row, &fresh);
-    Spec old = status < 0 ? fresh : x->specs[n];
-    if (status == 0)
-        x->specs[n] = fresh;
-    PyMem_Free(old.sizes);
-    PyMem_Free(old.strides);
-    return status;
-}
-
-static int replace_step(Executable *x, PyObject *item)
+int replace_step(Executable *x, PyObject *item)
 {
     int n;
     PyObject *row;
@@ -270,35 +258,6 @@ static int replace_step(Executable *x, PyObject *item)
         x->steps[n] = fresh;
     free_step(&old);
     return status;
-}
-
-/* resize(program, n_groups, arena bytes, specs, ((step number, row), ...)) -> whether it was done: not
- * while a call is in flight, nor where something else was made for the sizes. After an exception
- * the Executable is of no use. */
-PyObject *executable_resize(PyObject *self, PyObject *args)
-{
-    Executable *x = (Executable *)self;
-    PyObject *program, *specs, *steps;
-    int n_groups;
-    long long arena;
-    if (!PyArg_ParseTuple(args, "OiLO!O!", &program, &n_groups, &arena, &PyTuple_Type, &specs,
-                          &PyTuple_Type, &steps))
-        return NULL;
-    if (x->running || x->graphs || x->planner)
-        Py_RETURN_FALSE;
-    if (PyTuple_GET_SIZE(specs) != x->n_tensors || n_groups < 0)
-        return PyErr_Format(PyExc_ValueError, "rows of another Program");
-    drop_idle(x);
-    x->n_groups = n_groups;
-    x->arena_bytes = arena;
-    for (int i = 0; i < x->n_tensors; i++)
-        if (replace_spec(x, i, PyTuple_GET_ITEM(specs, i)) < 0)
-            return NULL;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(steps); i++)
-        if (replace_step(x, PyTuple_GET_ITEM(steps, i)) < 0)
-            return NULL;
-    Py_SETREF(x->program, Py_NewRef(program));
-    Py_RETURN_TRUE;
 }
 
 void free_rows(Executable *x)

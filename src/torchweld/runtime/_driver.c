@@ -438,6 +438,7 @@ static void executable_dealloc(PyObject *self)
     if (x->idle)
         frame_free(x, x->idle);
     free_rows(x);
+    ranges_free(x->ranges);
     Py_CLEAR(x->program);
     Py_CLEAR(x->settle);
     Py_CLEAR(x->view);
@@ -498,6 +499,7 @@ static int set_eager(PyObject *self, PyObject *value, void *unused)
 }
 
 static PyMethodDef executable_methods[] = {
+    {"sizes_on", sizes_on, METH_VARARGS, "Let it be resized, by these rows."},
     {"resize", executable_resize, METH_VARARGS, "Serve other sizes from now on, if it is idle."},
     {"trim", executable_trim, METH_NOARGS, "Give back the memory kept between calls."},
     {"forget", executable_forget, METH_NOARGS, "Ask for the constants again at the next call."},

@@ -169,6 +169,7 @@ typedef struct Arg {
 
 enum step_kind { S_ALLOC, S_VIEW, S_LAUNCH, S_CALL, S_DROP, S_GRID, S_DRAW };
 enum route { R_PYTHON, R_SHIM, R_INTO };
+#define BUSY_ELEMENTS 16384  /* operators from this size on let other threads run */
 #define INTO_ACTIVATION 8  /* Torch.into from here on: with relu, with gelu */
 
 typedef struct Product Product;
@@ -274,6 +275,7 @@ typedef struct {
     PyObject *planner;    /* makes plans of products; NULL: they are ATen's */
     uint64_t n_products;  /* computed by cuBLASLt */
     struct Graphs *graphs;  /* or NULL: always as a launch list */
+    struct Ranges *ranges;  /* what it takes to run other sizes, or NULL */
     Frame *idle;
     pthread_mutex_t mutex;
     uint64_t n_calls, n_reused;
@@ -385,7 +387,12 @@ int *numbers(PyObject *row, int *n, int low, int high);
 int build_rows(Executable *x, PyObject *specs, PyObject *steps, PyObject *outputs,
                PyObject *mutated);
 void free_rows(Executable *x);
+int replace_step(Executable *x, PyObject *item);  /* (number, row) */
+
+/* resize.c */
+PyObject *sizes_on(PyObject *self, PyObject *args);
 PyObject *executable_resize(PyObject *self, PyObject *args);
+void ranges_free(struct Ranges *r);
 void drop_idle(Executable *x);  /* give back the memory kept between calls */
 
 #endif

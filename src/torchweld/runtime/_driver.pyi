@@ -31,15 +31,18 @@ class Executable:
         /,
     ) -> None: ...
     def forget(self) -> None: ...
-    def resize(
+    def sizes_on(
         self,
-        program: Program,
-        n_groups: int,
-        arena_bytes: int,
-        specs: tuple[tuple[object, ...], ...],
-        steps: tuple[tuple[int, tuple[object, ...]], ...],
+        bounds: tuple[tuple[int, int], ...],
+        code: tuple[tuple[str, int], ...],
+        patches: tuple[tuple[str, int, int, int], ...],
+        limits: tuple[int, ...],
+        limit: int,
         /,
-    ) -> bool: ...
+    ) -> None: ...
+    def resize(
+        self, values: tuple[int, ...], steps: tuple[tuple[int, tuple[object, ...]], ...], /
+    ) -> bool | None: ...
     def graphs_on(
         self,
         record: Callable[[Executable, bool, tuple[int, ...]], None],

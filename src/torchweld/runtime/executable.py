@@ -26,9 +26,9 @@ from torchweld.runtime import (
 )
 from torchweld.runtime.constants import Constants
 from torchweld.runtime.cudagraph_plan import NOTHING_SAVED, Lending
-from torchweld.runtime.native import build, build_rows, native, uses_cuda
+from torchweld.runtime.native import Resize, build, native, resizable, uses_cuda
 from torchweld.runtime.python_driver import Grid, PythonDriver
-from torchweld.runtime.sized import Resize, Run, SizedExecutable
+from torchweld.runtime.sized import LIMIT, Run, SizedExecutable, Values
 from torchweld.runtime.store import Store
 from torchweld.runtime.triton_job import Cubin
 
@@ -192,7 +192,7 @@ def _saves(wish: _Wish) -> bool:
 
 def _visitor(
     program: Program, built: Built, wish: _Wish
-) -> Callable[[Program], tuple[Run, Resize]] | None:
+) -> Callable[[Values], tuple[Run, Resize]] | None:
     """What makes an Executable whose sizes can be changed; None where only Python can run it."""
     driver = native()
     if wish.cfg.driver != "native" or built.interpreted or isinstance(driver, str):
@@ -200,10 +200,11 @@ def _visitor(
     if program.prologue is not None or (uses_cuda(program) and isinstance(cuda.cuda(), str)):
         return None
 
-    def make(p: Program) -> tuple[Run, Resize]:
-        made, rows = build_rows(p, built.functions, driver, wish.cfg.verify, None, built.cubins)
+    def make(values: Values) -> tuple[Run, Resize]:
+        made, resize = resizable(program, values, built.functions, driver, wish.cfg.verify,
+                                 built.cubins, LIMIT)  # fmt: skip
         _save(made, wish)
-        return made, functools.partial(rows.resize, made)
+        return made, resize
 
     return make
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +25,7 @@ from torchweld.ir.program import (
     TensorArg,
     TensorSpec,
 )
+from torchweld.ir.program_sizes import at, takes_sizes
 from torchweld.runtime import cuda, draws, routes
 from torchweld.runtime.calls import TORCH_DTYPE, promised, resolve
 from torchweld.runtime.constants import Constants
@@ -47,7 +48,11 @@ _LIBRARIES = (
 )  # fmt: skip
 # What captured graphs already contain, so that calls must not add it again.
 _KEYS = ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor")
-_BUSY_ELEMENTS = 16384
+_BUSY_ELEMENTS = 16384  # as in _driver.h
+
+
+# Whether an Executable runs these sizes from now on: False: not now; None: it cannot run them.
+Resize = Callable[[tuple[int, ...]], bool | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +149,14 @@ def _check_made() -> None:
 
 
 class Rows:
-    """The rows of one Program."""
+    """The rows of one Program. alike: by tensor, what is equal for those of one type and shape."""
 
     def __init__(
         self, program: Program, functions: Mapping[str, int], driver: Native, verify: bool,
         constants: Constants | None, kernels: Mapping[str, cuda.Loaded], gpu: cuda.Cuda | None,
+        alike: list[object],
     ) -> None:  # fmt: skip
-        self.program = program
+        self._program = program
         self.functions = functions
         self.native = driver
         self.verify = verify
@@ -169,9 +175,14 @@ class Rows:
             self._pointed |= {self.root(n) for n in self._returned}
         self._scratch: set[int] = set()
         self._groups: dict[object, int] = {}
+        self._alike = alike
         for s in steps:
             if isinstance(s, Call):
                 self._handled.update(tensor_numbers((s.args, tuple(v for _, v in s.kwargs))))
+
+    @property
+    def program(self) -> Program:
+        return self._program
 
     def build(self) -> _driver.Executable:
         p = self.program
@@ -188,20 +199,6 @@ class Rows:
         if self.constants is not None:
             self.constants.forget = made.forget
         return made
-
-    def resize(self, made: _driver.Executable, program: Program) -> bool:
-        """Let `made`, which was built of these rows, run the Program of other sizes.
-
-        Answers whether it does; not while it runs.
-        """
-        before, self.program = self.program, program
-        self._groups.clear()
-        specs = tuple(self._spec(n, s) for n, s in enumerate(program.tensors))
-        pairs = enumerate(zip(program.steps, before.steps, strict=True))
-        steps = tuple((k, self._step(new)) for k, (new, old) in pairs if new is not old)
-        done = made.resize(program, len(self._groups), self._arena(), specs, steps)
-        self.program = program if done else before
-        return done
 
     def _arena(self) -> int:
         """Bytes of the arena. Empty intermediates still need one to be tensors in."""
@@ -250,7 +247,7 @@ class Rows:
             raise InternalError(f"tensor {n} of type {s.dtype} cannot be allocated")
         if s.place == "arena" and s.index % 64:
             raise InternalError(f"tensor {n} starts at arena byte {s.index}, not a multiple of 64")
-        group = self._groups.setdefault((s.dtype, s.sizes, s.strides), len(self._groups))
+        group = self._groups.setdefault(self._alike[n], len(self._groups))
         return (
             _PLACES[s.place], s.index, -1 if dtype is None else self.native.codes[dtype],
             s.sizes, s.strides, s.offset, item, span * item, *self._device(s.device), group,
@@ -314,6 +311,16 @@ def _elements(s: TensorSpec) -> int:
     return n
 
 
+def shapes_of(p: Program) -> list[object]:
+    """By tensor, something that is equal for those of one type and shape, whatever the sizes."""
+    found: list[list[object]] = [[s.dtype, *s.sizes, *s.strides] for s in p.tensors]
+    for patch in () if p.sizes is None else p.sizes.patches:
+        if patch.what in ("size", "stride"):
+            at = patch.dim + (len(p.tensors[patch.at].sizes) if patch.what == "stride" else 0)
+            found[patch.at][1 + at] = ("row", patch.row)
+    return [tuple(row) for row in found]
+
+
 def tensor_numbers(arg: object) -> list[int]:
     """The tensors that an argument mentions, in order."""
     if isinstance(arg, TensorArg):
@@ -340,18 +347,67 @@ def build(
 
     Errors: BackendError W302 if a kernel does not load; InternalError if CUDA cannot be used.
     """
-    return build_rows(program, functions, driver, verify, constants, cubins)[0]
+    return _rows(program, functions, driver, verify, constants, cubins).build()
 
 
-def build_rows(
+def _rows(
     program: Program, functions: Mapping[str, int], driver: Native, verify: bool,
-    constants: Constants | None = None, cubins: Mapping[str, Cubin] = MappingProxyType({}),
-) -> tuple[_driver.Executable, Rows]:  # fmt: skip
-    """The same, and its rows, by which it can be resized."""
+    constants: Constants | None, cubins: Mapping[str, Cubin], kind: type[Rows] = Rows,
+    alike: list[object] | None = None,
+) -> Rows:  # fmt: skip
     gpu = cuda.cuda() if uses_cuda(program) else None
     if isinstance(gpu, str):
         raise InternalError(f"a Program on CUDA: {gpu}")
     used = {cuda.device_index(s.device) for s in program.tensors} - {-1}
     kernels = cuda.load(program.artifacts, cubins, tuple(sorted(used)))
-    rows = Rows(program, functions, driver, verify, constants, kernels, gpu)
-    return rows.build(), rows
+    alike = shapes_of(program) if alike is None else alike
+    return kind(program, functions, driver, verify, constants, kernels, gpu, alike)
+
+
+# ---------------------------------------------------------------- for a range of sizes
+_FAR = (1 << 63) - 1
+
+
+class _RangedRows(Rows):
+    """Rows that are those of other sizes from time to time; their Program is made when needed."""
+
+    whole: Program
+    values: tuple[int, ...] | None = None
+
+    @property
+    def program(self) -> Program:
+        if self.values is not None:
+            self._program, self.values = at(self.whole, self.values), None
+        return self._program
+
+    def step(self, k: int) -> tuple[object, ...]:
+        return self._step(self.program.steps[k])
+
+
+def resizable(
+    program: Program, values: tuple[int, ...], functions: Mapping[str, int], driver: Native,
+    verify: bool, cubins: Mapping[str, Cubin], limit: int,
+) -> tuple[_driver.Executable, Resize]:  # fmt: skip
+    """A Program for a range of sizes, as it is for these, and what makes it that of others.
+
+    limit: of what GPU kernels compute with in 32 bits.
+    """
+    sizes = program.sizes
+    if sizes is None:
+        raise InternalError("a Program without symbolic sizes")
+    rows = _rows(at(program, values), functions, driver, verify, None, cubins, _RangedRows,
+                 shapes_of(program))  # fmt: skip
+    assert isinstance(rows, _RangedRows)
+    rows.whole = program
+    made = rows.build()
+    bounds = tuple((-_FAR if lo is None else lo, _FAR if hi is None else hi)
+                   for lo, hi in sizes.bounds)  # fmt: skip
+    patches = tuple((p.what, p.at, p.dim, p.row) for p in sizes.patches)
+    made.sizes_on(bounds, sizes.code, patches, sizes.limits, limit)
+    calls = tuple(i for i, s in enumerate(program.steps) if takes_sizes(s))
+
+    def resize(values: tuple[int, ...]) -> bool | None:
+        rows.values = values
+        return made.resize(values, tuple((i, rows.step(i)) for i in calls))
+
+    return made, resize

@@ -18,7 +18,7 @@ import torch
 from torchweld.base.errors import InternalError
 from torchweld.ir.program import Program
 from torchweld.ir.program_sizes import at, table_of
-from torchweld.runtime.native import native
+from torchweld.runtime.native import Resize, native
 
 try:
     from torchweld.runtime import _driver
@@ -49,10 +49,7 @@ class Run(Protocol):
     def trim(self) -> None: ...
 
 
-Resize = Callable[[Program], bool]
-
-
-def _never(program: Program) -> bool:
+def _never(values: Values) -> bool:
     return False
 
 
@@ -152,10 +149,10 @@ class _Eager:
 class SizedExecutable(_Base):  # type: ignore[misc]
     """Called with inputs of any sizes that the Program serves; a number may be given as an int.
 
-    make: from a Program without symbolic sizes to what runs it. visitor: the same, with what lets
-    that run a Program of other sizes, unless a call is in flight. numbers: positions of inputs that
-    are ints, besides those that are read as sizes. limit: choices of sizes that get an Executable
-    of their own. saves: as of what `make` and `visitor` make. driver: of the latest.
+    make: from a Program without symbolic sizes to what runs it. visitor: from sizes to what runs
+    them, with what lets it run others, unless a call is in flight. numbers: positions of inputs
+    that are ints, besides those that are read as sizes. limit: choices of sizes that get an
+    Executable of their own. saves: as of what `make` and `visitor` make. driver: of the latest.
     Errors of a call: as of the Executable of a static Program.
     """
 
@@ -170,7 +167,7 @@ class SizedExecutable(_Base):  # type: ignore[misc]
 
     def __init__(
         self, program: Program, make: Callable[[Program], Run],
-        visitor: Callable[[Program], tuple[Run, Resize]] | None = None,
+        visitor: Callable[[Values], tuple[Run, Resize]] | None = None,
         numbers: frozenset[int] = frozenset(), limit: int = 16, saves: bool = False,
     ) -> None:  # fmt: skip
         assert program.sizes is not None
@@ -253,24 +250,24 @@ class SizedExecutable(_Base):  # type: ignore[misc]
         if self._make_visitor is None:
             return None
         with self._lock:
-            if values == self._visits and self._visitor is not None:
-                self._guests += 1
-                return self._visitor
-        program = self._program(values)
-        if program is None:
-            return None
-        with self._lock:
-            if self._guests:
+            if values != self._visits and (self._guests or not self._becomes(values)):
                 return None
-            run, self._visitor, self._visits = self._visitor, None, ()
-            if run is None:
-                run, self._resize = self._make_visitor(program)
-                self._tell(run)
-            elif not self._resize(program):
-                return None
-            self._visitor, self._visits = run, values
             self._guests += 1
-            return run
+            return self._visitor
+
+    def _becomes(self, values: Values) -> bool:
+        """Whether the visitor, which nobody calls, has these sizes now."""
+        run, self._visitor, self._visits = self._visitor, None, ()
+        if run is None:
+            if self._make_visitor is None or self._program(values) is None:
+                return False
+            run, self._resize = self._make_visitor(values)
+            self._tell(run)
+        elif not self._resize(values):
+            self._visitor = run
+            return False
+        self._visitor, self._visits = run, values
+        return True
 
     def _program(self, values: Values) -> Program | None:
         """The Program of these sizes; None if they are too large for its kernels."""

@@ -4,7 +4,6 @@ test_runtime_simulated.py.
 
 from __future__ import annotations
 
-import functools
 import gc
 
 import pytest
@@ -34,11 +33,11 @@ def ranged(p, *tensors, launches, numbers=()):
 def sized(p, **wish):
     cubins = {a.functions[0]: Cubin(b"simulated", a.functions[0], 0, 4, 3) for a in p.artifacts}
 
-    def visitor(fixed):
-        made, rows = native.build_rows(fixed, {}, native.native(), False, cubins=cubins)
+    def visitor(values):
+        made, resize = native.resizable(p, values, {}, native.native(), False, cubins, 1 << 31)
         if wish.get("saved") is not None:
             made.save_last(wish["saved"])
-        return made, functools.partial(rows.resize, made)
+        return made, resize
 
     return SizedExecutable(p, lambda fixed: build(fixed, **wish), visitor,
                            saves=wish.get("saved") is not None)  # fmt: skip
