@@ -322,10 +322,17 @@ class SizeNode:
         return self._int(self.whole() // 2 ** int(other.fixed()))
 
     def sym_min(self, other: SizeNode) -> SizeNode:
-        return self if self.le(other).bool_() else other
+        return self if self._is_least(other) else other
 
     def sym_max(self, other: SizeNode) -> SizeNode:
-        return other if self.le(other).bool_() else self
+        return other if self._is_least(other) else self
+
+    def _is_least(self, other: SizeNode) -> bool:
+        """Whether this is at most the other one, or decidedly not less: no fact if they may be
+        equal, and one of them is always the result."""
+        if other.le(self).statically_known_true("", 0):
+            return False
+        return self.le(other).bool_()
 
     def sym_sum(self, parts: Sequence[SizeNode]) -> SizeNode:
         total = as_expr(0)
