@@ -272,9 +272,14 @@ class SizeNode:
             raise ZeroDivisionError("integer division or modulo by zero")
         return (num, den) if self.env.decide(less(0, den)) else (-num, -den)
 
+    def _fits(self, num: Expr, den: Expr) -> bool:
+        """Whether it is known that 0 <= num < den, where the algebra may not know it."""
+        known = self.env.known
+        return not den.is_const and known(less(num, den)) is True and known(at_most(0, num)) is True
+
     def int_floordiv(self, other: SizeNode) -> SizeNode:
         num, den = self._divided(other)
-        return self._int(num // den)
+        return self.wrap_int(0) if self._fits(num, den) else self._int(num // den)
 
     def floordiv(self, other: SizeNode) -> SizeNode:
         if self.is_int() and other.is_int():
@@ -285,8 +290,8 @@ class SizeNode:
         if not (self.is_int() and other.is_int()):
             return self._float(operator.mod, self, other)
         num, den = self._divided(other)
-        flipped = den is not other.whole()
-        return self._int(-(num % den) if flipped else num % den)
+        rest = num if self._fits(num, den) else num % den
+        return self._int(-rest if den is not self.env.simplify(other.whole()) else rest)
 
     def int_truediv(self, other: SizeNode) -> SizeNode:
         den = other.value

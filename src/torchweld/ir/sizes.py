@@ -116,10 +116,6 @@ def less(a: Expr | int, b: Expr | int) -> Condition:
     return at_most(as_expr(a) + 1, b)
 
 
-def at_least_one(e: Expr) -> Relation:
-    return _normal(Relation("<=", 1 - e))
-
-
 def negation(c: Condition) -> Condition:
     """The condition that holds where `c` does not."""
     match c:
@@ -360,9 +356,8 @@ class SizeEnv:
                 self._add(_normal(replace(c, expr=self.simplify(c.expr))))
 
     def _add(self, c: Relation) -> None:
-        if c.op == "!=":  # of what is never on one side of 0: it is on the other
-            lo, hi = self._range_by_facts(c.expr)
-            c = at_least_one(c.expr) if lo == 0 else at_least_one(-c.expr) if hi == 0 else c
+        if c.op != "==":
+            c = self._sharper(c)
         self.version += 1
         self._answers.clear()
         at = self.where()
@@ -372,21 +367,32 @@ class SizeEnv:
             return
         self._take(c, at)
 
+    def _sharper(self, c: Relation) -> Relation:
+        """The same, as what is never on one side of 0 lets it be said: it is 0, or on the other."""
+        lo, hi = self._range_by_facts(c.expr)
+        if c.op == "<=":
+            return Relation("==", c.expr) if lo == 0 else c
+        side = c.expr if lo == 0 else -c.expr if hi == 0 else None
+        return c if side is None else self._sharper(_normal(at_most(1, side)))
+
     def _take(self, c: Relation, at: Loc) -> None:
         self._facts[c] = at
         self._answers.clear()
 
     def _solve(self, c: Relation, at: Loc) -> bool:
-        """Take an equality down as the value of a symbol, if it can be solved for one."""
+        """Take an equality down as the value of a symbol, if it can be solved for one, or for the
+        quotient by which one is known."""
         terms = terms_of(c.expr)
-        found = [m[0] for m, n in terms.items() if len(m) == 1 and abs(n) == 1
-                 and isinstance(m[0], Sym)]  # fmt: skip
-        for symbol in sorted(found, key=lambda s: -int(s.text()[1:])):  # the newest first
-            sign = terms[(symbol,)]
-            rest = (symbol * sign - c.expr) * sign
+        found = {m[0]: n for m, n in terms.items() if len(m) == 1 and abs(n) == 1}
+        sizes = {self._size_behind(x): x for x in found}
+        for symbol in sorted(filter(None, sizes), key=lambda s: -int(s.name[1:])):  # newest first
+            atom = sizes[symbol]
+            rest = (atom * found[atom] - c.expr) * found[atom]
             if symbol in atoms(rest):
                 continue
-            assert isinstance(symbol, Sym)
+            if atom is not symbol:
+                d, r = self.residues.pop(symbol)
+                rest = rest * d + r
             self._solved[symbol] = Fact("==", symbol, rest, at)
             old = self.bounds.pop(symbol)
             self._intervals.forget(symbol)
@@ -397,6 +403,12 @@ class SizeEnv:
                     self._again(bound, at)
             return True
         return False
+
+    def _size_behind(self, x: Expr) -> Sym | None:
+        """The symbol that `x` is, or that is known by the quotient `x`."""
+        if isinstance(x, FloorDiv) and isinstance(x.num, Sym) and isinstance(x.den, Int):
+            return x.num if self.residues.get(x.num, (0, 0))[0] == x.den.n else None
+        return x if isinstance(x, Sym) else None
 
     def _replace(self, known: dict[Expr, Expr]) -> None:
         """Write all that is known without these."""
@@ -414,12 +426,18 @@ class SizeEnv:
         if divided:
             return True
         found = residue_in(c.expr)
-        if found is None or found[0] not in self.bounds or found[0] in self.known_as:
+        if found is None:
             return False
-        n, d, r = found
-        self._solved[n] = Fact("==", n % d, Int.make(r), at)
-        self.residues[n] = (d, r)
-        self._replace({n: n // d * d + r, n % d: Int.make(r)})
+        x, d, r = found
+        n, before = (x.num, x.den.value) if isinstance(x, FloorDiv) else (x, 1)
+        old, rest = self.residues.get(n, (1, 0))
+        if n not in self.bounds or old != before:
+            return False
+        whole, r = d * old, r * old + rest
+        self._solved[n] = Fact("==", n % whole, Int.make(r), at)
+        self.residues[n] = (whole, r)
+        known = n // whole * whole + r
+        self._replace({n: known, n % whole: Int.make(r), n // old: known // old})
         return True
 
     def _pin(self, symbol: Sym, at: Loc) -> None:
