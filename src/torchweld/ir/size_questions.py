@@ -47,7 +47,7 @@ class _Search:
         """
         result, asked = self.outcome(())
         found: list[Condition] = []
-        flips = deque((c,) for c in asked)
+        flips = deque[tuple[Condition, ...]]((c,) for c in asked)
         while flips:
             flipped = flips.popleft()
             if not found or not any(c in found for c in flipped):

@@ -104,9 +104,15 @@ def tidied(e: Expr) -> Expr:
             num = _opposite(rest, x, c)
             other = rest + num * c  # in this order: the algebra joins quotient and number
             other = other - _floor(num, x.den) * x.den * c
-            if len(terms_of(other)) <= len(e.terms):
+            if _disorder(other) < _disorder(e):
                 return tidied(other)
     return e
+
+
+def _disorder(e: Expr) -> tuple[int, int]:
+    """The length of a sum, and how many remainders are in it."""
+    terms = terms_of(e)
+    return len(terms), sum(isinstance(x, Mod) for m in terms for x in m)
 
 
 def _opposite(rest: Expr, x: Mod, c: int) -> Expr:

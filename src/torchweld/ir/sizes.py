@@ -373,7 +373,7 @@ class SizeEnv:
         if c.op == "<=":
             return Relation("==", c.expr) if lo == 0 else c
         side = c.expr if lo == 0 else -c.expr if hi == 0 else None
-        return c if side is None else self._sharper(_normal(at_most(1, side)))
+        return c if side is None else self._sharper(_normal(Relation("<=", 1 - side)))
 
     def _take(self, c: Relation, at: Loc) -> None:
         self._facts[c] = at
@@ -429,16 +429,25 @@ class SizeEnv:
         if found is None:
             return False
         x, d, r = found
-        n, before = (x.num, x.den.value) if isinstance(x, FloorDiv) else (x, 1)
-        old, rest = self.residues.get(n, (1, 0))
-        if n not in self.bounds or old != before:
+        size, before = (x.num, x.den.value) if isinstance(x, FloorDiv) else (x, 1)
+        old, rest = self.residues.get(size, (1, 0))
+        if not isinstance(size, Sym) or size not in self.bounds or old != before:
             return False
         whole, r = d * old, r * old + rest
-        self._solved[n] = Fact("==", n % whole, Int.make(r), at)
-        self.residues[n] = (whole, r)
-        known = n // whole * whole + r
-        self._replace({n: known, n % whole: Int.make(r), n // old: known // old})
+        self._solved[size] = Fact("==", size % whole, Int.make(r), at)
+        self.residues[size] = (whole, r)
+        self._limit(size, self.bounds[size])
+        known = size // whole * whole + r
+        self._replace({size: known, size % whole: Int.make(r), size // old: known // old})
         return True
+
+    def _limit(self, symbol: Sym, b: Bounds) -> None:
+        """Take bounds down, to the next numbers that leave the remainder that is known."""
+        d, r = self.residues.get(symbol, (1, 0))
+        lo = None if b.lo is None else b.lo + (r - b.lo) % d
+        hi = None if b.hi is None else b.hi - (b.hi - r) % d
+        self.bounds[symbol] = replace(b, lo=lo, hi=hi)
+        self._intervals.narrow(symbol, lo, hi)
 
     def _pin(self, symbol: Sym, at: Loc) -> None:
         """Where bounds leave one quotient only, the symbol is a number."""
@@ -493,8 +502,7 @@ class SizeEnv:
         old = self.bounds[symbol]
         new = (replace(old, hi=least(old.hi, -constant), hi_at=at) if n > 0 else
                replace(old, lo=most(old.lo, constant), lo_at=at))  # fmt: skip
-        self.bounds[symbol] = new
-        self._intervals.narrow(symbol, new.lo, new.hi)
+        self._limit(symbol, new)
         self._answers.clear()
         self._pin(symbol, at)
         return True
