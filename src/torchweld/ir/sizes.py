@@ -222,6 +222,7 @@ class SizeEnv:
         self._facts: dict[Relation, Loc] = {}
         self._intervals = Intervals()
         self._answer: Callable[[Condition], bool] | None = None
+        self.remembered: dict[object, object] = {}  # what operators made of these sizes
         self._answers: dict[Relation, bool | None] = {}  # as long as no fact is added
 
     # ------------------------------------------------------------ symbols
@@ -262,6 +263,11 @@ class SizeEnv:
     def silent(self) -> AbstractContextManager[None]:
         """Answer by the values now, and take no facts down: for answers that nobody relies on."""
         return self.answering(self.truth_now)
+
+    @property
+    def takes_facts(self) -> bool:
+        """Whether what is decided now becomes a fact."""
+        return self._answer is None
 
     # ------------------------------------------------------------ questions
     def truth_now(self, c: Condition) -> bool:
