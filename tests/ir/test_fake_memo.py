@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from torchweld.ir import fake_memo
 from torchweld.ir.fake import FakeMode
+from torchweld.ir.size_node import symbolic
+from torchweld.ir.sizes import SizeEnv
 
 aten = torch.ops.aten
 
@@ -104,3 +107,57 @@ def test_what_only_the_data_decides_is_still_refused() -> None:
     for _ in range(2):
         with FakeMode() as mode, mode, pytest.raises(Exception, match=r"nonzero|DynamicOutput"):
             torch.empty(4).nonzero()
+
+
+# ---------------------------------------------------------------- symbolic sizes
+def counted(env: SizeEnv, calls: Callable[[Any, Any], tuple[Any, ...]]) -> tuple[Any, list[Any]]:
+    """What `calls` makes of two tensors [s0, s1], and which operators were really run for it."""
+    runs: list[Any] = []
+
+    class Counting(FakeMode):
+        def _run(self, func: Any, *given: Any) -> Any:
+            runs.append(func)
+            return super()._run(func, *given)
+
+    n, m = (symbolic(env, env.symbol(v)) for v in (6, 10))
+    mode = Counting()
+    mode.cache_enabled = False  # torch's own, as in a capture whose sizes vary
+    with mode, torch.no_grad():
+        x, y = torch.empty(n, m), torch.empty(n, m)
+        return calls(x, y), runs
+
+
+def places(x: Tensor) -> list[str]:
+    return [str(n) for n in (*x.shape, *x.stride(), x.storage_offset())]
+
+
+def test_a_call_on_symbolic_sizes_is_answered_from_memory() -> None:
+    env = SizeEnv()
+    (first, second), runs = counted(env, lambda x, y: (aten.exp.default(x), aten.exp.default(y)))
+    assert runs.count(aten.exp.default) == 1
+    assert places(first) == places(second) == ["s0", "s1", "s1", "1", "0"]
+
+
+def test_a_remembered_view_of_symbolic_sizes_shares_memory() -> None:
+    env = SizeEnv()
+    made, runs = counted(env, lambda x, y: (y, *(aten.slice.Tensor(a, 0, 1, 5) for a in (x, y))))
+    y, first, second = made
+    assert runs.count(aten.slice.Tensor) == 1
+    assert places(first) == places(second) == ["4", "s1", "s1", "1", "s1"]
+    assert second.untyped_storage()._cdata == y.untyped_storage()._cdata
+
+
+def test_answers_that_are_no_facts_are_not_remembered() -> None:
+    env = SizeEnv()
+
+    def calls(x: Any, y: Any) -> tuple[Any, ...]:
+        parts = x[:, :8], y[:, 2:]  # of 8 and of s1 - 2 columns
+        with env.silent():
+            aten.add.Tensor(*parts)
+        known = env.facts()
+        aten.add.Tensor(*parts)
+        return known, env.facts()
+
+    (before, after), _ = counted(env, calls)
+    assert "s1 == 10" not in [f.text() for f in before]
+    assert "s1 == 10" in [f.text() for f in after]

@@ -66,3 +66,35 @@ def test_facts_hold_of_exactly_the_values_that_give_the_same_answers():
         for value in range(2, 30):
             same = (value == value // d * d) == answer
             assert all(f.holds({n: value}) for f in env.facts()) == same
+
+
+@pytest.mark.parametrize(("factor", "d"), [(4, 7), (8, 7), (6, 4)])
+def test_rounding_up_a_multiple_of_a_size_is_d_times_a_quotient(factor, d):
+    _, n = symbols(10)
+    found = tidied(n * factor + (-(n * factor)) % d)
+    assert (found % d).text() == "0"
+    for value in range(1, 40):
+        assert evaluate(found, {n: value}) == -(-value * factor // d) * d
+
+
+def test_a_remainder_of_a_known_quotient_is_one_of_the_size():
+    env, n = symbols(40)
+    env.decide(equal(n % 4, 0))
+    env.decide(equal((-(n // 4)) % 5, 0))
+    assert env.simplify(n // 10 * 10) is env.simplify(n)
+    assert facts(env) == ["s0%20 == 0", "20 <= s0"]
+
+
+def test_equal_quotients_of_known_remainders_make_the_sizes_equal():
+    env, n, m = symbols(12, 12)
+    for size in (n, m):
+        env.decide(equal(size % 4, 0))
+    assert env.decide(equal(n // 4, m // 4))
+    assert env.simplify(n) is env.simplify(m)
+    assert facts(env) == ["s0%4 == 0", "s1 == 4*(s0//4)", "4 <= s0"]
+
+
+def test_a_remainder_that_is_not_one_of_two_is_the_other():
+    env, n = symbols(10)
+    assert not env.decide(equal(n % 2, 1))
+    assert facts(env) == ["s0%2 == 0", "2 <= s0"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchweld.base.loc import Loc
 from torchweld.ir.expr import Sym
 from torchweld.ir.fake import FakeMode
-from torchweld.ir.size_node import expr_of, plain, symbolic
+from torchweld.ir.size_node import SizeNode, expr_of, plain, symbolic
 from torchweld.ir.sizes import SizeEnv, at_most, equal, junction, less, negation
 
 
@@ -192,3 +192,34 @@ def test_broadcasting_unequal_sizes_raises_as_eager_does():
     _, mode, x = fakes()
     with mode, pytest.raises(RuntimeError, match="must match"):
         torch.add(x, x.t())
+
+
+def test_a_remainder_by_a_size_that_is_known_by_another_keeps_its_sign():
+    env, a, b = two(17, 5)
+    other = env.symbol(5)
+    env.decide(equal(other, b))
+    assert env.hint(expr_of(symbolic(env, a) % torch.SymInt(SizeNode(env, other, 5)))) == 2
+
+
+def test_a_size_divided_by_a_larger_one_leaves_itself():
+    env, a, _ = two(30)
+    env.decide(at_most(6, a))
+    n = symbolic(env, (a + 1) // 7)
+    assert str(n % (7 * n)) == "(s0 + 1)//7"
+    assert plain(n // (7 * n)) == 0
+
+
+def test_quotients_that_cancel_with_what_they_divide_have_bounds():
+    env, a, b = two()
+    assert env.known(at_most(a, (a + 6) // 7 * 7)) is True
+    assert env.known(less((a + 6) // 7 * 7, a + 7)) is True
+    assert env.known(less(a // 2 * b, (a // 2 + 1) * b)) is True
+    assert env.known(less((a + 6) // 7 * 7, a + 6)) is None
+
+
+def test_of_a_size_and_its_least_value_the_size_is_the_larger_without_a_fact(numbers):
+    env, a, _ = numbers
+    half = (a + 1) // 2
+    assert torch.sym_max(half, 1).node.value is half.node.value
+    assert torch.sym_min(1, half) == 1
+    assert said(env) == ["2 <= s0", "2 <= s1"]

@@ -3,12 +3,16 @@
 A key is the operator, what the tensors look like, and the other arguments with their types. What is
 remembered is how the results look and whose memory they share; a call that could depend on
 anything else is not remembered. torch has a memo of its own behind this one, several times slower
-than this because it also takes symbolic sizes and operators of every kind.
+than this because it also takes operators of every kind.
+
+Calls on symbolic sizes are remembered by their SizeEnv. What was asked about them in the first such
+call are facts since then, so the second would ask nothing new.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,7 +22,10 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
+from torchweld.ir.expr import Expr, Int
 from torchweld.ir.nested import tensors_in
+from torchweld.ir.size_node import node_of, symbolic
+from torchweld.ir.sizes import SizeEnv
 
 # When the table is full it is emptied: a model has a few hundred different calls.
 _MOST = 20_000
@@ -38,9 +45,9 @@ _PLAIN = frozenset(
 class _Look:
     """How a result looks. view_of: the position of the argument whose memory it shares."""
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    offset: int
+    shape: tuple[int | Expr, ...]
+    strides: tuple[int | Expr, ...]
+    offset: int | Expr
     dtype: torch.dtype
     device: torch.device
     view_of: int | None
@@ -60,21 +67,32 @@ def remembered(mode: FakeTensorMode, func: Any, args: Sequence[Any], kwargs: Map
     """What `run` returns, or would: `func` on `args` under `mode`."""
     if mode.in_kernel_invocation or not _fit(func):
         return run()
+    envs: list[SizeEnv] = []
     try:
         key = (func, torch.get_default_dtype(), torch.is_inference_mode_enabled(),
-               _key(mode, args), _key(mode, tuple(kwargs.items())) if kwargs else None)  # fmt: skip
+               _key(mode, args, envs), _key(mode, tuple(kwargs.items()), envs) if kwargs else None)
+        table = _table(envs)
     except _NoKeyError:
         return run()
-    known = _TABLE.get(key, _TABLE)
+    known = table.get(key, _TABLE)
     if known is None:
         return run()
     if known is not _TABLE:
-        return _made(mode, known, args)  # type: ignore[arg-type]
+        return _made(mode, known, args, envs)
     out = run()
-    if len(_TABLE) >= _MOST:
-        _TABLE.clear()
-    _TABLE[key] = _known(func, args, out)
+    if len(table) >= _MOST:
+        table.clear()
+    table[key] = _known(func, args, out)
     return out
+
+
+def _table(envs: Sequence[SizeEnv]) -> dict[object, Any]:
+    """Where a call is remembered. envs: of its symbolic sizes. Errors: _NoKeyError."""
+    if not envs:
+        return _TABLE
+    if any(env is not envs[0] for env in envs) or not envs[0].takes_facts:
+        raise _NoKeyError
+    return envs[0].remembered
 
 
 @lru_cache(maxsize=4096)
@@ -92,24 +110,46 @@ def _fit(func: Any) -> bool:
     )  # fmt: skip
 
 
-def _key(mode: FakeTensorMode, x: Any) -> Any:
-    """What the result can depend on. Errors: _NoKeyError."""
+def _key(mode: FakeTensorMode, x: Any, envs: list[SizeEnv]) -> Any:
+    """What the result can depend on; `envs` get those of symbolic sizes. Errors: _NoKeyError."""
     kind = type(x)
     if kind is FakeTensor:
         if (
             x.fake_mode is not mode or x.constant is not None or x.layout is not torch.strided
-            or x._has_symbolic_sizes_strides or x.is_nested
+            or x.is_nested
         ):  # fmt: skip
             raise _NoKeyError
-        return (FakeTensor, tuple(x.shape), x.stride(), x.storage_offset(), x.dtype, x.fake_device,
+        return (FakeTensor, *_place(x, envs), x.dtype, x.fake_device,
                 x.is_conj(), x.is_neg(), x.is_inference())  # fmt: skip
     if kind in _PLAIN:
         return kind, x
     if kind is tuple or kind is list or kind is torch.Size:
-        return tuple([_key(mode, item) for item in x])
+        return tuple([_key(mode, item, envs) for item in x])
     if kind is torch.device and (x.index is not None or x.type in ("cpu", "meta")):
         return x  # else it is the current device
+    if kind is torch.SymInt:
+        return int, _number(x, envs)
     raise _NoKeyError
+
+
+def _place(x: Tensor, envs: list[SizeEnv]) -> tuple[Any, Any, Any]:
+    """Sizes, strides and offset. Errors: _NoKeyError."""
+    if not x._has_symbolic_sizes_strides:
+        return tuple(x.shape), x.stride(), x.storage_offset()
+    sizes, strides = (tuple([_number(n, envs) for n in row]) for row in (x.shape, x.stride()))
+    return sizes, strides, _number(x.storage_offset(), envs)
+
+
+def _number(n: Any, envs: list[SizeEnv]) -> int | Expr:
+    """A size as a number or an expression. Errors: _NoKeyError for a symbol that is not ours."""
+    if type(n) is int:
+        return n
+    node = node_of(n)
+    if node is None or not isinstance(node.value, Expr):
+        raise _NoKeyError
+    envs.append(node.env)
+    e = node.env.simplify(node.value)
+    return e.n if isinstance(e, Int) else e
 
 
 def _known(func: OpOverload, args: Sequence[Any], out: Any) -> _Known:
@@ -133,10 +173,13 @@ def _look(func: OpOverload, args: Sequence[Any], x: Any) -> _Look | None:
     given = tensors_in(args, FakeTensor)
     if any(x is a for a in given) or (owner is not None) != _shares_memory(func):
         return None
-    if owner is None and (x.storage_offset() or any(_shares(x, a) for a in given)):
+    try:
+        shape, strides, offset = _place(x, [])
+    except _NoKeyError:
         return None
-    offset = int(x.storage_offset())
-    return _Look(tuple(x.shape), x.stride(), offset, x.dtype, x.fake_device, owner)
+    if owner is None and (offset != 0 or any(_shares(x, a) for a in given)):
+        return None
+    return _Look(shape, strides, offset, x.dtype, x.fake_device, owner)
 
 
 def _shares_memory(func: OpOverload) -> bool:
@@ -147,17 +190,27 @@ def _shares(a: Tensor, b: Tensor) -> bool:
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 
-def _made(mode: FakeTensorMode, known: tuple[type, tuple[_Look, ...]], args: Sequence[Any]) -> Any:
+def _made(mode: FakeTensorMode, known: tuple[type, tuple[_Look, ...]], args: Sequence[Any],
+          envs: Sequence[SizeEnv]) -> Any:  # fmt: skip
     kind, looks = known
-    with in_kernel_invocation_manager(mode):
-        metas = [_meta(look, args) for look in looks]
+    silent: Any = envs[0].silent() if envs else nullcontext()
+    with silent, in_kernel_invocation_manager(mode):
+        metas = [_meta(look, args, envs) for look in looks]
     made = [FakeTensor(mode, m, k.device) for m, k in zip(metas, looks, strict=True)]
     return made if kind is list else tuple(made) if kind is tuple else made[0]
 
 
-def _meta(look: _Look, args: Sequence[Any]) -> Tensor:
-    empty = torch.empty_strided(look.shape, look.strides, dtype=look.dtype, device=_META)
+def _meta(look: _Look, args: Sequence[Any], envs: Sequence[SizeEnv]) -> Tensor:
+    shape, strides, offset = (_given(n, envs) for n in (look.shape, look.strides, look.offset))
+    empty: Tensor = torch.empty_strided(shape, strides, dtype=look.dtype, device=_META)
     if look.view_of is None:
         return empty
     memory = args[look.view_of].untyped_storage()
-    return empty.set_(memory, look.offset, look.shape, look.strides)
+    return empty.set_(memory, offset, shape, strides)
+
+
+def _given(x: Any, envs: Sequence[SizeEnv]) -> Any:
+    """Numbers as torch takes them."""
+    if isinstance(x, tuple):
+        return tuple([_given(n, envs) for n in x]) if envs else x
+    return symbolic(envs[0], x) if isinstance(x, Expr) else x

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import permutations
+from math import gcd
 
 from torchweld.ir.expr import Expr, FloorDiv, Int, Mod, Sym, terms_of
 
 
-def residue_in(e: Expr) -> tuple[Sym, int, int] | None:
-    """(n, d, r) if `e` is 0 exactly where n % d is r: of n % d - r and n - d * (n // d) - r, which
-    may be multiplied by symbols that are not 0."""
+def residue_in(e: Expr) -> tuple[Expr, int, int] | None:
+    """(n, d, r) if `e` is 0 exactly where n % d is r, and n is a size or the quotient of one: of
+    (a*n + b) % d - c and n - d * (n // d) - r, which may be multiplied by symbols that are not 0.
+    """
     terms = terms_of(e)
     shared = set.intersection(*(set(m) for m in terms)) if terms else set()
     shared = {x for x in shared if isinstance(x, Sym) and (x.lo or 0) > 0}
@@ -17,16 +19,32 @@ def residue_in(e: Expr) -> tuple[Sym, int, int] | None:
     r = parts.pop((), 0)
     if len(parts) == 1:
         ((m, c),) = parts.items()
-        if len(m) == 1 and isinstance(m[0], Mod) and abs(c) == 1 and isinstance(m[0].den, Int) and (
-                isinstance(m[0].num, Sym)):  # fmt: skip
-            return m[0].num, m[0].den.n, -r * c
+        if len(m) == 1 and isinstance(m[0], Mod) and abs(c) == 1 and isinstance(m[0].den, Int):
+            return _of_remainder(m[0].num, m[0].den.n, -r * c)
     if len(parts) == 2:
         for sign in (1, -1):
             for (m, c), (k, f) in permutations(parts.items()):
-                if len(m) == len(k) == 1 and isinstance(m[0], Sym) and c == sign and (
+                if len(m) == len(k) == 1 and _is_size(m[0]) and c == sign and (
                         k[0] is m[0] // -(sign * f) if sign * f < 0 else False):  # fmt: skip
                     return m[0], -(sign * f), -r * sign
     return None
+
+
+def _is_size(x: Expr) -> bool:
+    quotient = isinstance(x, FloorDiv) and isinstance(x.num, Sym) and isinstance(x.den, Int)
+    return quotient or isinstance(x, Sym)
+
+
+def _of_remainder(num: Expr, d: int, r: int) -> tuple[Expr, int, int] | None:
+    """What n % d is where (a*n + b) % d is r."""
+    terms = terms_of(num)
+    b = terms.pop((), 0)
+    if len(terms) != 1 or not 0 <= r < d:
+        return None
+    ((m, a),) = terms.items()
+    if len(m) != 1 or not _is_size(m[0]) or gcd(a, d) != 1:
+        return None
+    return m[0], d, (r - b) * pow(a, -1, d) % d
 
 
 def all_divided(e: Expr) -> list[tuple[Sym, int]]:

@@ -272,9 +272,14 @@ class SizeNode:
             raise ZeroDivisionError("integer division or modulo by zero")
         return (num, den) if self.env.decide(less(0, den)) else (-num, -den)
 
+    def _fits(self, num: Expr, den: Expr) -> bool:
+        """Whether it is known that 0 <= num < den, where the algebra may not know it."""
+        known = self.env.known
+        return not den.is_const and known(less(num, den)) is True and known(at_most(0, num)) is True
+
     def int_floordiv(self, other: SizeNode) -> SizeNode:
         num, den = self._divided(other)
-        return self._int(num // den)
+        return self.wrap_int(0) if self._fits(num, den) else self._int(num // den)
 
     def floordiv(self, other: SizeNode) -> SizeNode:
         if self.is_int() and other.is_int():
@@ -285,8 +290,8 @@ class SizeNode:
         if not (self.is_int() and other.is_int()):
             return self._float(operator.mod, self, other)
         num, den = self._divided(other)
-        flipped = den is not other.whole()
-        return self._int(-(num % den) if flipped else num % den)
+        rest = num if self._fits(num, den) else num % den
+        return self._int(-rest if den is not self.env.simplify(other.whole()) else rest)
 
     def int_truediv(self, other: SizeNode) -> SizeNode:
         den = other.value
@@ -322,10 +327,17 @@ class SizeNode:
         return self._int(self.whole() // 2 ** int(other.fixed()))
 
     def sym_min(self, other: SizeNode) -> SizeNode:
-        return self if self.le(other).bool_() else other
+        return self if self._is_least(other) else other
 
     def sym_max(self, other: SizeNode) -> SizeNode:
-        return other if self.le(other).bool_() else self
+        return other if self._is_least(other) else self
+
+    def _is_least(self, other: SizeNode) -> bool:
+        """Whether this is at most the other one, or decidedly not less: no fact if they may be
+        equal, and one of them is always the result."""
+        if other.le(self).statically_known_true("", 0):
+            return False
+        return self.le(other).bool_()
 
     def sym_sum(self, parts: Sequence[SizeNode]) -> SizeNode:
         total = as_expr(0)

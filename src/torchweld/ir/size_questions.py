@@ -6,12 +6,12 @@ of which both give the same. Taking such an answer down as a fact would split th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from torchweld.ir.sizes import Condition, SizeEnv
 
 _RUNS = 32
-_DIFFERS = object()
 
 
 class _TooManyError(Exception):
@@ -25,10 +25,10 @@ def decide_what_matters(env: SizeEnv, ask: Callable[[], object]) -> bool:
     """
     search = _Search(env, ask)
     try:
-        search.outcome({})
+        matter = search.matter()
     except _TooManyError:
         return False
-    for question in search.matter:
+    for question in matter:
         env.decide(question)
     return True
 
@@ -38,31 +38,41 @@ class _Search:
         self.env = env
         self.ask = ask
         self.runs = 0
-        self.matter: list[Condition] = []
 
-    def outcome(self, supposed: dict[Condition, bool]) -> object:
-        """What comes out with these answers, whatever the others are; _DIFFERS if they matter."""
-        new: list[Condition] = []
+    def matter(self) -> list[Condition]:
+        """Questions whose answers now give the result now, whatever the other answers are.
+
+        A set of questions is answered in the other way: one that matters already stays out of it,
+        and where the result changes, the first one of the set matters.
+        """
+        result, asked = self.outcome(())
+        found: list[Condition] = []
+        flips = deque[tuple[Condition, ...]]((c,) for c in asked)
+        while flips:
+            flipped = flips.popleft()
+            if not found or not any(c in found for c in flipped):
+                other, asked = self.outcome(flipped)
+                if other == result:
+                    later = asked[asked.index(flipped[-1]) + 1 :]
+                    flips.extend((*flipped, c) for c in later)
+                else:
+                    found.append(flipped[0])
+        return found
+
+    def outcome(self, flipped: tuple[Condition, ...]) -> tuple[object, list[Condition]]:
+        """What comes out where these questions have the other answer, and what was asked."""
+        asked: list[Condition] = []
 
         def answer(c: Condition) -> bool:
-            if c not in supposed and c not in new:
-                new.append(c)
-            return supposed[c] if c in supposed else self.env.truth_now(c)
+            if c not in asked:
+                asked.append(c)
+            return self.env.truth_now(c) is not (c in flipped)
 
         self.runs += 1
         if self.runs > _RUNS:
             raise _TooManyError
         with self.env.answering(answer):
             try:
-                found = self.ask()
+                return self.ask(), asked
             except Exception as error:
-                found = type(error)
-        same = True
-        for i, question in enumerate(new):
-            before = {c: self.env.truth_now(c) for c in new[:i]}
-            other = {**supposed, **before, question: not self.env.truth_now(question)}
-            if self.outcome(other) != found:
-                same = False
-                if not supposed:
-                    self.matter.append(question)
-        return found if same else _DIFFERS
+                return type(error), asked

@@ -11,11 +11,13 @@ from typing import Any
 from torchweld.ir.expr import (
     Expr,
     FloorDiv,
+    Int,
     Mod,
     Poly,
     Sym,
     as_expr,
     atoms,
+    from_terms,
     terms_of,
 )
 from torchweld.ir.sizes import Junction, Ratio, Relation
@@ -98,8 +100,28 @@ def tidied(e: Expr) -> Expr:
     for c, m in e.terms:
         if len(m) == 1 and isinstance(m[0], Mod):
             x = m[0]
-            other = e - x * c + x.num * c  # in this order: the algebra joins quotient and number
-            other = other - _floor(x.num, x.den) * x.den * c
-            if len(terms_of(other)) < len(e.terms):
+            rest = e - x * c
+            num = _opposite(rest, x, c)
+            other = rest + num * c  # in this order: the algebra joins quotient and number
+            other = other - _floor(num, x.den) * x.den * c
+            if _disorder(other) < _disorder(e):
                 return tidied(other)
     return e
+
+
+def _disorder(e: Expr) -> tuple[int, int]:
+    """The length of a sum, and how many remainders are in it."""
+    terms = terms_of(e)
+    return len(terms), sum(isinstance(x, Mod) for m in terms for x in m)
+
+
+def _opposite(rest: Expr, x: Mod, c: int) -> Expr:
+    """What has the remainder `x` and cancels as much of `rest` as can be, multiplied by `c`: of
+    3*n % 7 and 4*n it is -4*n."""
+    if not isinstance(x.den, Int):
+        return x.num
+    num, d = terms_of(x.num), x.den.n
+    for m, k in terms_of(rest).items():
+        if m and k % c == 0 and (num.get(m, 0) + k // c) % d == 0:
+            num[m] = -k // c
+    return from_terms(num)

@@ -29,6 +29,7 @@ from torchweld.ir.expr import (
     terms_of,
 )
 from torchweld.ir.residues import all_divided, residue_in
+from torchweld.ir.size_bounds import Interval, Intervals, least, most
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,11 +220,10 @@ class SizeEnv:
         self.residues: dict[Expr, tuple[int, int]] = {}  # symbol -> (d, r), where symbol % d is r
         self._solved: dict[Expr, Fact] = {}
         self._facts: dict[Relation, Loc] = {}
-        self._tight: dict[Expr, Expr] = {}  # a symbol -> the same with its bounds of now
+        self._intervals = Intervals()
         self._answer: Callable[[Condition], bool] | None = None
-        # of expressions, as long as no symbol gets other bounds, and no fact is added
-        self._bounded: dict[Expr, tuple[int | None, int | None]] = {}
-        self._ranges: dict[Expr, tuple[int | None, int | None]] = {}
+        self.remembered: dict[object, object] = {}  # what operators made of these sizes
+        self._answers: dict[Relation, bool | None] = {}  # as long as no fact is added
 
     # ------------------------------------------------------------ symbols
     def symbol(self, hint: int, lo: int | None = 2, hi: int | None = None) -> Sym:
@@ -263,6 +263,11 @@ class SizeEnv:
     def silent(self) -> AbstractContextManager[None]:
         """Answer by the values now, and take no facts down: for answers that nobody relies on."""
         return self.answering(self.truth_now)
+
+    @property
+    def takes_facts(self) -> bool:
+        """Whether what is decided now becomes a fact."""
+        return self._answer is None
 
     # ------------------------------------------------------------ questions
     def truth_now(self, c: Condition) -> bool:
@@ -315,46 +320,34 @@ class SizeEnv:
 
     def _known(self, c: Relation) -> bool | None:
         c = _normal(replace(c, expr=self.simplify(c.expr)))
+        if c not in self._answers:
+            self._answers[c] = self._answered(c)
+        return self._answers[c]
+
+    def _answered(self, c: Relation) -> bool | None:
         if c in self._facts:
             return True
-        flipped = negation(c)
-        if flipped in self._facts:
+        if negation(c) in self._facts:
             return False
-        answer = _by_range(c.op, *self._range(c.expr), c)
+        for ranges in (self._intervals.of, self._range_by_facts):
+            answer = _by_range(c.op, *ranges(c.expr), c)
+            if isinstance(answer, bool):
+                return answer
+        answer = _settled(Relation(c.op, self._intervals.rebuilt(c.expr)))
         return answer if isinstance(answer, bool) else None
 
-    def _range(self, e: Expr) -> tuple[int | None, int | None]:
+    def _range_by_facts(self, e: Expr) -> Interval:
         """The bounds of an expression, by those of its symbols and by what is below zero."""
-        found = self._ranges.get(e)
-        if found is None:
-            found = self._ranges[e] = self._range_by_facts(e)
-        return found
-
-    def _range_by_facts(self, e: Expr) -> tuple[int | None, int | None]:
-        lo, hi = self._bounds_of(e)
+        lo, hi = self._intervals.of(e)
+        parts = terms_of(e).keys() - {()}
         for fact in self._facts:
-            if fact.op == "!=":
+            # what has no term in common with it says nothing that the bounds do not say
+            if fact.op == "!=" or parts.isdisjoint(terms_of(fact.expr)):
                 continue
             for sign in (1,) if fact.op == "<=" else (1, -1):
                 below = fact.expr * sign  # <= 0
-                hi = _least(hi, self._bounds_of(e - below)[1])
-                lo = _most(lo, self._bounds_of(e + below)[0])
-        return lo, hi
-
-    def _bounds_of(self, e: Expr) -> tuple[int | None, int | None]:
-        found = self._bounded.get(e)
-        if found is None:
-            found = self._bounded[e] = self._bounds_by_symbols(e)
-        return found
-
-    def _bounds_by_symbols(self, e: Expr) -> tuple[int | None, int | None]:
-        tight = substitute(e, self._tight) if self._tight else e
-        lo, hi = tight.lo, tight.hi
-        if lo is None:
-            lo = _least_value(tight)
-        if hi is None:
-            below = _least_value(-tight)
-            hi = None if below is None else -below
+                hi = least(hi, self._intervals.of(e - below)[1])
+                lo = most(lo, self._intervals.of(e + below)[0])
         return lo, hi
 
     # ------------------------------------------------------------ facts
@@ -369,8 +362,10 @@ class SizeEnv:
                 self._add(_normal(replace(c, expr=self.simplify(c.expr))))
 
     def _add(self, c: Relation) -> None:
+        if c.op != "==":
+            c = self._sharper(c)
         self.version += 1
-        self._ranges.clear()
+        self._answers.clear()
         at = self.where()
         if c.op == "==" and (self._solve(c, at) or self._divide(c, at) or self._between(c, at)):
             return
@@ -378,25 +373,35 @@ class SizeEnv:
             return
         self._take(c, at)
 
+    def _sharper(self, c: Relation) -> Relation:
+        """The same, as what is never on one side of 0 lets it be said: it is 0, or on the other."""
+        lo, hi = self._range_by_facts(c.expr)
+        if c.op == "<=":
+            return Relation("==", c.expr) if lo == 0 else c
+        side = c.expr if lo == 0 else -c.expr if hi == 0 else None
+        return c if side is None else self._sharper(_normal(Relation("<=", 1 - side)))
+
     def _take(self, c: Relation, at: Loc) -> None:
         self._facts[c] = at
-        self._ranges.clear()
+        self._answers.clear()
 
     def _solve(self, c: Relation, at: Loc) -> bool:
-        """Take an equality down as the value of a symbol, if it can be solved for one."""
+        """Take an equality down as the value of a symbol, if it can be solved for one, or for the
+        quotient by which one is known."""
         terms = terms_of(c.expr)
-        found = [m[0] for m, n in terms.items() if len(m) == 1 and abs(n) == 1
-                 and isinstance(m[0], Sym)]  # fmt: skip
-        for symbol in sorted(found, key=lambda s: -int(s.text()[1:])):  # the newest first
-            sign = terms[(symbol,)]
-            rest = (symbol * sign - c.expr) * sign
+        found = {m[0]: n for m, n in terms.items() if len(m) == 1 and abs(n) == 1}
+        sizes = {self._size_behind(x): x for x in found}
+        for symbol in sorted(filter(None, sizes), key=lambda s: -int(s.name[1:])):  # newest first
+            atom = sizes[symbol]
+            rest = (atom * found[atom] - c.expr) * found[atom]
             if symbol in atoms(rest):
                 continue
-            assert isinstance(symbol, Sym)
+            if atom is not symbol:
+                d, r = self.residues.pop(symbol)
+                rest = rest * d + r
             self._solved[symbol] = Fact("==", symbol, rest, at)
             old = self.bounds.pop(symbol)
-            self._tight.pop(symbol, None)
-            self._bounded.clear()
+            self._intervals.forget(symbol)
             self._replace({symbol: rest})
             for bound in (at_most(old.lo, rest) if old.lo is not None else True,
                           at_most(rest, old.hi) if old.hi is not None else True):  # fmt: skip
@@ -405,11 +410,17 @@ class SizeEnv:
             return True
         return False
 
+    def _size_behind(self, x: Expr) -> Sym | None:
+        """The symbol that `x` is, or that is known by the quotient `x`."""
+        if isinstance(x, FloorDiv) and isinstance(x.num, Sym) and isinstance(x.den, Int):
+            return x.num if self.residues.get(x.num, (0, 0))[0] == x.den.n else None
+        return x if isinstance(x, Sym) else None
+
     def _replace(self, known: dict[Expr, Expr]) -> None:
         """Write all that is known without these."""
         self.known_as = {s: substitute(e, known) for s, e in self.known_as.items()} | known
         before, self._facts = self._facts, {}
-        self._ranges.clear()
+        self._answers.clear()
         for fact, line in before.items():
             self._again(Relation(fact.op, substitute(fact.expr, known)), line)
 
@@ -421,13 +432,28 @@ class SizeEnv:
         if divided:
             return True
         found = residue_in(c.expr)
-        if found is None or found[0] not in self.bounds or found[0] in self.known_as:
+        if found is None:
             return False
-        n, d, r = found
-        self._solved[n] = Fact("==", n % d, Int.make(r), at)
-        self.residues[n] = (d, r)
-        self._replace({n: n // d * d + r, n % d: Int.make(r)})
+        x, d, r = found
+        size, before = (x.num, x.den.value) if isinstance(x, FloorDiv) else (x, 1)
+        old, rest = self.residues.get(size, (1, 0))
+        if not isinstance(size, Sym) or size not in self.bounds or old != before:
+            return False
+        whole, r = d * old, r * old + rest
+        self._solved[size] = Fact("==", size % whole, Int.make(r), at)
+        self.residues[size] = (whole, r)
+        self._limit(size, self.bounds[size])
+        known = size // whole * whole + r
+        self._replace({size: known, size % whole: Int.make(r), size // old: known // old})
         return True
+
+    def _limit(self, symbol: Sym, b: Bounds) -> None:
+        """Take bounds down, to the next numbers that leave the remainder that is known."""
+        d, r = self.residues.get(symbol, (1, 0))
+        lo = None if b.lo is None else b.lo + (r - b.lo) % d
+        hi = None if b.hi is None else b.hi - (b.hi - r) % d
+        self.bounds[symbol] = replace(b, lo=lo, hi=hi)
+        self._intervals.narrow(symbol, lo, hi)
 
     def _pin(self, symbol: Sym, at: Loc) -> None:
         """Where bounds leave one quotient only, the symbol is a number."""
@@ -435,8 +461,7 @@ class SizeEnv:
         b = self.bounds[symbol]
         if d and b.lo is not None and b.hi is not None and b.lo // d == b.hi // d:
             del self.residues[symbol], self.bounds[symbol]
-            self._tight.pop(symbol, None)
-            self._bounded.clear()
+            self._intervals.forget(symbol)
             value = Int.make(b.lo // d * d + r)
             self._solved[symbol] = Fact("==", symbol, value, at)
             self._replace({symbol: value})
@@ -481,12 +506,10 @@ class SizeEnv:
             return False
         symbol, constant = m[0], terms.get((), 0)
         old = self.bounds[symbol]
-        new = (replace(old, hi=_least(old.hi, -constant), hi_at=at) if n > 0 else
-               replace(old, lo=_most(old.lo, constant), lo_at=at))  # fmt: skip
-        self.bounds[symbol] = new
-        self._tight[symbol] = Sym.make(symbol.name, new.lo, new.hi)
-        self._bounded.clear()
-        self._ranges.clear()
+        new = (replace(old, hi=least(old.hi, -constant), hi_at=at) if n > 0 else
+               replace(old, lo=most(old.lo, constant), lo_at=at))  # fmt: skip
+        self._limit(symbol, new)
+        self._answers.clear()
         self._pin(symbol, at)
         return True
 
@@ -501,10 +524,10 @@ class SizeEnv:
         kept = dict(self._facts)
         for c, at in kept.items():
             del self._facts[c]
-            self._ranges.clear()
+            self._answers.clear()
             if self._known(c) is None:
                 self._facts[c] = at
-        self._ranges.clear()
+        self._answers.clear()
         found += [_fact(c, at) for c, at in self._facts.items()]
         self._facts = kept
         return tuple(found)
@@ -516,35 +539,6 @@ def _undivided(quotient: FloorDiv, sign: int, constant: int) -> Expr | None:
         return None
     x, d = quotient.num, quotient.den.n
     return x - (d - 1 - constant * d) if sign > 0 else constant * d - x
-
-
-def _least_value(e: Expr) -> int | None:
-    """A lower bound of a polynomial of symbols that have one: s0*s1 - s0 is at least 2 where both
-    are at least 2. Each is written as its least value and what it has more than that."""
-    more: dict[Expr, Expr] = {}
-    for m in terms_of(e):
-        for x in m:
-            if x.lo is not None:
-                more[x] = Sym.make(f"{x.text()} - {x.lo}", 0, None) + x.lo
-            elif x.hi is not None:
-                more[x] = x.hi - Sym.make(f"{x.hi} - {x.text()}", 0, None)
-            else:
-                return None
-    total = ZERO
-    for m, n in terms_of(e).items():
-        product = as_expr(n)
-        for x in m:
-            product = product * more[x]
-        total = total + product
-    return total.lo
-
-
-def _least(a: int | None, b: int | None) -> int | None:
-    return b if a is None else a if b is None else min(a, b)
-
-
-def _most(a: int | None, b: int | None) -> int | None:
-    return b if a is None else a if b is None else max(a, b)
 
 
 def floor_ratio(x: Ratio) -> Expr:
