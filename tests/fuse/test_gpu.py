@@ -156,6 +156,24 @@ def test_a_column_sum_reads_whole_lines_and_fills_the_machine():
     assert [a.size.value for a in last.grid] == [8192]
 
 
+WITH_SUM = """
+g: bf16[{a}, {b}, {n}] input
+x: bf16[{a}, {b}, {n}] input
+y: bf16[{a}, {b}, {n}]
+total: f32[{n}]
+y[i, j, k] = bf16(f32(g[i, j, k]) * tanh(f32(x[i, j, k])))  for i:{a}, j:{b}, k:{n}
+total[k] = sum over r:{rows} of f32(y[r//{b}, r%{b}, k])  for k:{n}
+return y, total
+"""
+
+
+def test_parts_of_a_column_sum_are_computed_with_the_matrix_whose_rows_have_two_indices():
+    first, last = gpu(WITH_SUM.format(a=8, b=128, n=3072, rows=1024))
+    assert read_in(first.stages[0]) == {"g", "x", "y_reg"}
+    assert read_in(last.stages[0]) == {"total_part"}
+    small(WITH_SUM.format(a=4, b=64, n=48, rows=256))
+
+
 def test_a_small_column_sum_is_one_kernel():
     (k,) = gpu(COLUMN_SUM.format(t="bf16", m=256, n=1024))
     assert k.tile == Tile(16, 64, 4)

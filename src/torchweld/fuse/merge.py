@@ -25,6 +25,7 @@ MAX_MEMBERS = 64
 MAX_BUFFERS = 48
 # the same of groups without loops, which are a few statements each
 MAX_SCALARS = 512
+_SPLITS = 2  # how often loops are split for one merge
 Index = tuple[Expr, ...]
 Names = dict[Sym, Sym]
 
@@ -131,11 +132,10 @@ def _try(m: Merger, p: int, c: int, siblings: bool) -> None:
         return  # most siblings are a step and what follows from it
     fit = _fit(a, b, siblings, target)
     if fit.why and not siblings and not _limits(a, b):
-        pair = aligned(a, b, _flow(a, b))
-        again = fit if pair is None else _fit(*pair, siblings, target)
-        if pair is not None and not again.why:
-            a, b = m.groups[p], m.groups[c] = pair
-            fit = again
+        found = _aligned_fit(a, b, target)
+        if found is not None:
+            fit, a, b = found
+            m.groups[p], m.groups[c] = a, b
     why = fit.why
     behind = None if why else _between(m, low, high)
     if behind is None:
@@ -167,6 +167,22 @@ def _fit(a: Group, b: Group, siblings: bool, target: Target) -> _Fit:
     names = _match(a, b)
     keep, why = _common_rows(a, b, names, target)
     return _Fit(why or _not_private(a, b, names, keep), names, keep)
+
+
+def _aligned_fit(a: Group, b: Group, target: Target) -> tuple[_Fit, Group, Group] | None:
+    """How the groups share their loops after some were split; None if they cannot.
+
+    Where one loop has been split, another may turn out to be the sum of two.
+    """
+    for _ in range(_SPLITS):
+        pair = aligned(a, b, _flow(a, b))
+        if pair is None:
+            return None
+        a, b = pair
+        fit = _fit(a, b, False, target)
+        if not fit.why:
+            return fit, a, b
+    return None
 
 
 def _name(g: Group) -> str:
