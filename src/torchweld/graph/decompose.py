@@ -15,6 +15,7 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
 from torchweld.base.config import Config
+from torchweld.graph.decomps import amp as amp
 from torchweld.graph.decomps import backward as backward  # each registers its rows
 from torchweld.graph.decomps import copies as copies
 from torchweld.graph.decomps import division as division
