@@ -21,6 +21,7 @@ from torchweld.graph.decomps import copies as copies
 from torchweld.graph.decomps import division as division
 from torchweld.graph.decomps import foreach as foreach
 from torchweld.graph.decomps import random as random
+from torchweld.graph.decomps import recurrent as recurrent
 from torchweld.graph.decomps.table import OWN
 
 aten = torch.ops.aten
