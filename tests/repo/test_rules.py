@@ -28,6 +28,7 @@ WITH_TORCH = {
         "hooks",
         "nested",
         "predicted",
+        "recurrent",
         "quiet",
         "raising",
         "region",

@@ -22,6 +22,7 @@ from torchweld.capture.fx_build import unknown
 from torchweld.capture.late import LEAF, Decided, LateNumber, evaluated
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.symbolic import is_owned
 from torchweld.capture.values.base import Const, Slot, TensorValue, Value, constant
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.ir.graph import LOC, VAL
@@ -139,6 +140,32 @@ def number_decide(cap: Capture, fn: Callable[..., bool], a: Value, b: Value) -> 
     return answer
 
 
+def buffer_decide(cap: Capture, x: TensorValue) -> bool | None:
+    """Whether a buffer on the CPU is true, or a comparison of one with a number, as a counter of
+    steps that is asked for its first one: the outcome is guarded. None for any other tensor.
+
+    Errors: GraphBreak W101 if the frame has changed the buffer in a way that is not understood.
+    """
+    node, fn, others = x.node, operator.ne, (0,)
+    if x.source is None and node.target in _COMPARISONS and len(node.args) == 2:
+        fn, (node, *others) = node.target, node.args  # type: ignore[assignment]
+    buffer = cap.builder.origin.get(node) if isinstance(node, Node) else None
+    if not isinstance(buffer, TensorValue) or buffer.source is None or cap.builder.bodies:
+        return None
+    plain = all(type(other) in (bool, int, float) for other in others)
+    if not plain or not is_owned(buffer.source) or buffer.fake.device.type != "cpu" or (
+            buffer.fake.numel() != 1 or buffer.fake.requires_grad):  # fmt: skip
+        return None
+    leaf = _changed_leaf(cap, buffer, None if x is buffer else x.node)
+    tree = (fn, (leaf, *others))
+    answer = bool(evaluated(tree, cap.builder.reals[id(buffer)].item()))
+    cap.guard("predicate", buffer.source, DecidedItem(tree, answer))
+    return answer
+
+
+_COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
+
 def _not_known(cap: Capture) -> GraphBreak:
     return refuse("W101", "the value is known only when the graph runs", cap.loc())
 
@@ -158,8 +185,14 @@ def _tree(cap: Capture, x: Value, sources: set[Source]) -> Any:
     if made is None:
         assert tensor.source is not None
         sources.add(tensor.source)
+    return _changed_leaf(cap, tensor, x.node, made)
+
+
+def _changed_leaf(cap: Capture, tensor: TensorValue, until: Node | None, made: Any = None) -> Any:
+    """The value of a tensor before a node, as nested tuples. made: what it began with, if not with
+    what is found outside."""
     tree: Any = LEAF if made is None else made
-    for change in _changes(cap, tensor, x.node):
+    for change in _changes(cap, tensor, until):
         tree = (_Rounded(tensor.fake.dtype), ((operator.add, (tree, change)),))
     return tree
 
@@ -194,9 +227,9 @@ class _Rounded:
         return isinstance(other, _Rounded) and other.dtype is self.dtype
 
 
-def _changes(cap: Capture, tensor: TensorValue, until: Node) -> list[float]:
-    """What the frame has added to a tensor before a node. Errors: GraphBreak W101 if it was
-    changed in another way."""
+def _changes(cap: Capture, tensor: TensorValue, until: Node | None) -> list[float]:
+    """What the frame has added to a tensor before a node, or so far. Errors: GraphBreak W101 if it
+    was changed in another way."""
     added: list[float] = []
     found = until_then = 0
     for user in tensor.node.users:  # in the order of the graph
@@ -207,7 +240,7 @@ def _changes(cap: Capture, tensor: TensorValue, until: Node) -> list[float]:
             found += 1
     if found != cap.builder.mode.writes.count(_memory(tensor.fake)):
         raise _not_known(cap)
-    return added[:until_then]
+    return added if until is None else added[:until_then]
 
 
 def _writes(node: Node, x: Node) -> bool:

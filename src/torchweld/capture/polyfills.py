@@ -498,3 +498,25 @@ def apply_and_set_up(function: Any, context: Any, *args: Any) -> Any:
         made = function.forward(*args)
         function.setup_context(context, args, made)
     return made
+
+
+def accumulate(rows: Any) -> None:
+    """What autograd does with a gradient that arrives at a leaf.
+
+    rows: leaf and gradient; the dict of hooks that get the gradient, and a list of later ones; the
+    same of those that get the leaf when it is added.
+    """
+    with torch.no_grad():
+        for leaf, gradient, before, own_before, after, own_after in rows:
+            for hook in [*(before.values() if before else ()), *(own_before or ())]:
+                made = hook(gradient)
+                if made is not None:
+                    if made.shape != gradient.shape or made.dtype != gradient.dtype:
+                        raise RuntimeError("hook has changed the size or type of value")
+                    gradient = made
+            if leaf.grad is None:
+                leaf.grad = torch.empty_like(leaf).copy_(gradient)
+            else:
+                leaf.grad.add_(gradient)
+            for hook in [*(after.values() if after else ()), *(own_after or ())]:
+                hook(leaf)

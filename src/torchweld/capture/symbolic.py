@@ -164,7 +164,7 @@ class Sizes:
         marked = set(own.get("_dynamo_dynamic_indices", ()))
         if not self.varying.allowed:
             return set()
-        if self.varying.all and type(x) is torch.Tensor and not _is_owned(source):
+        if self.varying.all and type(x) is torch.Tensor and not is_owned(source):
             wanted.update(range(x.dim()))
         wanted |= marked | set(own.get("_dynamo_weak_dynamic_indices", ()))
         wanted -= set(own.get("_dynamo_static_indices", ())) - marked
@@ -290,7 +290,7 @@ _EXACT = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.
           operator.pos)  # fmt: skip
 
 
-def _is_owned(source: Source) -> bool:
+def is_owned(source: Source) -> bool:
     """Whether a tensor is a parameter or buffer of a module."""
     return isinstance(source, Item) and isinstance(source.base, Item) and (
         source.base.key in ("_parameters", "_buffers"))  # fmt: skip

@@ -15,11 +15,13 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 
 from torchweld.base.config import Config
+from torchweld.graph.decomps import amp as amp
 from torchweld.graph.decomps import backward as backward  # each registers its rows
 from torchweld.graph.decomps import copies as copies
 from torchweld.graph.decomps import division as division
 from torchweld.graph.decomps import foreach as foreach
 from torchweld.graph.decomps import random as random
+from torchweld.graph.decomps import recurrent as recurrent
 from torchweld.graph.decomps.table import OWN
 
 aten = torch.ops.aten

@@ -7,10 +7,14 @@ of torch.autograd.grad; what a backward does to `.grad` of the leaves is kept in
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
+from torchweld.capture import polyfills
+from torchweld.capture.functions.hooks import hooks_in_frame
 from torchweld.capture.grads import grad_of, is_none, leaves_of, set_grad
 from torchweld.capture.leaf_reads import by_name
 from torchweld.capture.modes import has_no_gaps
@@ -37,7 +41,10 @@ Kwargs = dict[str, Value]
 _GRAD: Any = torch.autograd.grad
 _TOP_HOOKS: Any = torch._C._autograd._top_saved_tensors_default_hooks
 # what else happens with a gradient
-_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_HOOKS: dict[str, Any] = {
+    "_backward_hooks": torch.Tensor.register_hook,
+    "_post_accumulate_grad_hooks": torch.Tensor.register_post_accumulate_grad_hook,
+}
 _BACKWARD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 _METHOD = ("self", "gradient", "retain_graph", "create_graph", "inputs")
 _GRADS = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs",
@@ -47,8 +54,7 @@ _GRADS = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "
 @function(torch.Tensor.backward)
 def tensor_backward(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     given = _bound("backward", _METHOD, args, kwargs)
-    _backward(cap, given["self"], given.get("gradient", NONE), given)
-    cap.deliver(NONE, cont)
+    _backward(cap, given["self"], given.get("gradient", NONE), given, cont)
 
 
 @function(torch.autograd.backward)
@@ -56,8 +62,7 @@ def autograd_backward(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | Non
     given = _bound("backward", _BACKWARD, args, kwargs)
     if not is_none(given.get("grad_variables", NONE)):
         raise refuse("W103", "backward with grad_variables", cap.loc())
-    _backward(cap, given["tensors"], given.get("grad_tensors", NONE), given)
-    cap.deliver(NONE, cont)
+    _backward(cap, given["tensors"], given.get("grad_tensors", NONE), given, cont)
 
 
 @function(torch.autograd.grad)
@@ -97,15 +102,17 @@ def zero_grad(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     cap.call(Const(getattr(inner, "__wrapped__", inner)), args, kwargs, cont)
 
 
-def _backward(cap: Capture, tensors: Value, gradients: Value, given: dict[str, Value]) -> None:
+def _backward(cap: Capture, tensors: Value, gradients: Value, given: dict[str, Value],
+              cont: Cont | None) -> None:  # fmt: skip
     """What a backward does to the leaves that it reaches.
 
     Errors: GraphBreak W103 for what autograd would do outside of the frame.
     """
     ends = _tensors(cap, tensors)
     _prepare(cap, ends)
-    if _flag(cap, given, "create_graph"):
-        raise refuse("W103", "backward with create_graph=True", cap.loc())
+    create = _flag(cap, given, "create_graph")
+    if create and not torch.is_grad_enabled():
+        raise refuse("W103", "backward with create_graph=True under no_grad", cap.loc())
     leaves, hidden = _reached(cap, ends)
     wanted = given.get("inputs", NONE)
     if not is_none(wanted):
@@ -117,32 +124,71 @@ def _backward(cap: Capture, tensors: Value, gradients: Value, given: dict[str, V
         raise refuse("W103", "a backward through what was computed outside", cap.loc())
     if not leaves:
         raise refuse("W103", "a backward that reaches no leaf", cap.loc())
-    for leaf in leaves:
-        _guard_hooks(cap, leaf)
+    hooks = [_hooks_of(cap, leaf) for leaf in leaves]
     options: dict[str, Value] = {
         "retain_graph": boolean(_retains(cap, given)),
+        "create_graph": boolean(create),
         "allow_unused": Const(True),
     }
-    found = _taken(cap, ends, leaves, gradients, options)
+    order: list[int] = []
+    with _noted(leaves, order) if any(hooks) else nullcontext():
+        found = _taken(cap, ends, leaves, gradients, options)
+    if any(hooks):
+        if create:
+            raise refuse("W103", "hooks in a backward with create_graph=True", cap.loc())
+        rows = [_row(cap, leaves[i], found[i], hooks[i]) for i in order]
+        cap.call(Const(polyfills.accumulate), [ListValue([*rows])], {}, cont)
+        return
     shared = [*_given_tensors(cap, gradients)]
     for leaf, gradient in zip(leaves, found, strict=True):
         if isinstance(gradient, TensorValue):
-            _accumulate(cap, leaf, gradient, any(gradient is x for x in shared))
+            again = create or any(gradient is x for x in shared)
+            _accumulate(cap, leaf, gradient, again, create)
             shared.append(gradient)
+    cap.deliver(NONE, cont)
 
 
-def _accumulate(cap: Capture, leaf: TensorValue, gradient: TensorValue, shared: bool) -> None:
-    """leaf.grad += gradient, as autograd does it.
+@contextmanager
+def _noted(leaves: list[TensorValue], order: list[int]) -> Iterator[None]:
+    """Note in which order gradients arrive at the leaves, which is that of their hooks."""
+
+    def noting(i: int) -> Callable[[object], None]:
+        return lambda gradient: order.append(i)
+
+    handles = [x.fake.register_hook(noting(i)) for i, x in enumerate(leaves)]  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _row(cap: Capture, leaf: TensorValue, gradient: Value, hooks: list[Value]) -> Value:
+    """What `polyfills.accumulate` needs to know of a leaf."""
+    before = grad_of(cap, leaf)
+    if not isinstance(gradient, TensorValue) or (
+            isinstance(before, TensorValue) and before.fake.requires_grad):  # fmt: skip
+        raise refuse("W103", "hooks on a gradient that is not there or requires grad", cap.loc())
+    return TupleValue([leaf, gradient, *(hooks or (NONE, NONE, NONE, NONE))])
+
+
+def _accumulate(cap: Capture, leaf: TensorValue, gradient: TensorValue, shared: bool,
+                create: bool) -> None:  # fmt: skip
+    """leaf.grad += gradient, as autograd does it: in place, unless it can be differentiated.
 
     Source: the description of gradient layouts in the documentation of Tensor.grad.
     """
     before = grad_of(cap, leaf)
-    if isinstance(before, TensorValue):
+    if isinstance(before, TensorValue) and create:
+        made = cap.builder.call("call_function", operator.add, [before, gradient], {}, cap.loc())
+        set_grad(cap, leaf, made)
+    elif isinstance(before, TensorValue):
         if before.fake.requires_grad:
             raise refuse("W103", "a gradient that requires grad is added to", cap.loc())
         cap.builder.call("call_method", "add_", [before, gradient], {}, cap.loc())
     elif shared or not _is_laid_out(gradient.fake, leaf.fake):
-        own = cap.builder.call("call_function", torch.empty_like, [leaf], {}, cap.loc())
+        plain = cap.builder.call("call_method", "detach", [leaf], {}, cap.loc())
+        own = cap.builder.call("call_function", torch.empty_like, [plain], {}, cap.loc())
         cap.builder.call("call_method", "copy_", [own, gradient], {}, cap.loc())
         set_grad(cap, leaf, own)
     else:
@@ -235,6 +281,28 @@ def _reached(cap: Capture, ends: list[TensorValue]) -> tuple[list[TensorValue], 
     return known, len(found) - len(known)
 
 
+def _hooks_of(cap: Capture, x: TensorValue) -> list[Value]:
+    """The hooks of a leaf, those before and behind accumulation: for each, the dict from outside
+    and what the frame has registered. Empty if there are none."""
+    real = cap.builder.reals.get(id(x))
+    if real is None or x.source is None:
+        return []
+    registered = any(x is y for y in cap.builder.hooked)  # in the frame
+    if not registered and not any(getattr(real, name) for name in _HOOKS):
+        _guard_hooks(cap, x)
+        return []
+    found: list[Value] = []
+    for name, method in _HOOKS.items():
+        source = Attr.make(x.source, name)
+        hooks = getattr(real, name)
+        if hooks is None:
+            cap.guard("equal", source, None)
+        found.append(NONE if hooks is None else cap.wrap(hooks, source))
+        found.append(ListValue(list(hooks_in_frame(cap, method, x))))
+    _guard_dtype(cap, x, real)
+    return found
+
+
 def _guard_hooks(cap: Capture, x: TensorValue) -> None:
     """Errors: GraphBreak W103 if something else happens with a gradient than that it is kept."""
     real = cap.builder.reals.get(id(x))
@@ -250,6 +318,12 @@ def _guard_hooks(cap: Capture, x: TensorValue) -> None:
             cap.guard("equal", source, None)
         else:
             cap.guard("predicate", source, operator.not_)
+    _guard_dtype(cap, x, real)
+
+
+def _guard_dtype(cap: Capture, x: TensorValue, real: torch.Tensor) -> None:
+    """Errors: GraphBreak W103 if gradients are kept in another dtype."""
+    assert x.source is not None
     if real.is_leaf and hasattr(real, "grad_dtype"):
         if real.grad_dtype != real.dtype:
             raise refuse("W103", "a gradient of another dtype than its tensor's", cap.loc())

@@ -19,6 +19,7 @@ from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
 from torchweld.capture.numbers import item
+from torchweld.capture.object_ids import identity_of
 from torchweld.capture.ops import (
     BINARY,
     UNARY,
@@ -252,7 +253,7 @@ def stop_with(result: Value) -> None:
 
 @function(id)
 def id_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    raise refuse("W107", "id()", cap.loc())
+    cap.deliver(Const(identity_of(cap, args[0])), cont)
 
 
 @function(hash)

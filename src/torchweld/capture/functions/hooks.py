@@ -8,7 +8,7 @@ graphs. A hook of a tensor from outside is registered when the graph has run.
 from __future__ import annotations
 
 import types
-import weakref
+from collections.abc import Iterator
 from operator import getitem
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from torchweld.base.errors import GraphBreak
 from torchweld.capture.inner import as_value, inner_call, new_body, repeatable, runner
+from torchweld.capture.object_ids import IsObject
 from torchweld.capture.outside_functions import real_function
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
@@ -114,7 +115,19 @@ def _after(cap: Capture, method: Any, x: TensorValue, hook: Value, cont: Cont | 
     cap.builder.hooked.append(x)
     effect: Any = (Const(method), [x, hook], {})
     cap.effects.append(effect)
-    _deliver(cap, HandleValue(lambda: cap.effects.remove(effect)), cont)
+
+    def undo() -> None:
+        cap.effects[:] = [e for e in cap.effects if e is not effect]
+        cap.builder.hooked.remove(x)  # once for each hook
+
+    _deliver(cap, HandleValue(undo), cont)
+
+
+def hooks_in_frame(cap: Capture, method: Any, x: TensorValue) -> Iterator[Value]:
+    """What the frame has registered on a tensor from outside, and not removed."""
+    for fn, args, _ in cap.effects:
+        if isinstance(fn, Const) and fn.obj is method and args[0] is x:
+            yield args[1]
 
 
 def _node(cap: Capture, target: Any, args: tuple[Any, ...], value: Any) -> Any:
@@ -196,28 +209,6 @@ def make_backward_hook(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | No
     cap.deliver(made, cont)
 
 
-class IsModule:
-    """Answers whether a module is this one, which is not kept alive by the question."""
-
-    __slots__ = ("module", "name")
-
-    def __init__(self, module: Any) -> None:
-        self.module = weakref.ref(module)
-        self.name = type(module).__name__
-
-    def __call__(self, other: object) -> bool:
-        return self.module() is other
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, IsModule) and self.module() is other.module()
-
-    def __repr__(self) -> str:
-        return f"is the {self.name} whose backward hooks were captured"
-
-
 def _around(cap: Capture, made: InstanceValue) -> Around:
     """The module and its hooks, guarded by identity."""
     known = made.attrs.get("around")
@@ -226,7 +217,7 @@ def _around(cap: Capture, made: InstanceValue) -> Around:
     module = made.attrs["module"]
     assert isinstance(module, InstanceValue)
     assert module.source is not None
-    cap.guard("predicate", module.source, IsModule(module.real))
+    cap.guard("predicate", module.source, IsObject(module.real, "of these hooks"))
     around = Around(module.real, *(_functions(cap, made.attrs[n]) for n in ("full", "pre")))
     made.attrs["around"] = Const(around)
     return around

@@ -1,0 +1,49 @@
+"""Which object a value from outside is, where a frame relies on it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from torchweld.capture.session import Capture
+from torchweld.capture.state import refuse
+from torchweld.capture.values.base import InstanceValue, TensorValue, Value
+
+
+class IsObject:
+    """Answers whether an object is this one, which is not kept alive by the question.
+
+    why: what relied on it, in words.
+    """
+
+    __slots__ = ("name", "object", "why")
+
+    def __init__(self, obj: Any, why: str) -> None:
+        self.object = weakref.ref(obj)
+        self.name = type(obj).__name__
+        self.why = why
+
+    def __call__(self, other: object) -> bool:
+        return self.object() is other
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IsObject) and self.object() is other.object()
+
+    def __repr__(self) -> str:
+        return f"is the {self.name} {self.why}"
+
+
+def identity_of(cap: Capture, x: Value) -> int:
+    """id(x), guarded. Errors: GraphBreak W107 for what the frame made, or cannot be guarded."""
+    real: object = None
+    if isinstance(x, TensorValue):
+        real = cap.builder.reals.get(id(x))
+    elif isinstance(x, InstanceValue):
+        real = x.real
+    if real is None or x.source is None or not hasattr(type(real), "__weakref__"):
+        raise refuse("W107", "id() of an object of the frame", cap.loc())
+    cap.guard("predicate", x.source, IsObject(real, "whose id() was asked"))
+    return id(real)
