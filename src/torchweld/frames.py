@@ -212,6 +212,7 @@ def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site
             raise
         report_internal(error)
     finally:
+        cap.guard_until(cap.until)
         guards = tuple(cap.guards.values())
         cap.close()
     return eager_entry(fn, args, site, guards)
@@ -231,11 +232,11 @@ def _broken(cap: Capture, error: Unsupported, fn: types.FunctionType, args: tupl
     stops = [*cap.stops]
     if isinstance(error, Stuck):
         stops.insert(0, error.born)
-    return _stopped_before(stops, fn, args, site, error.code in BY_DATA)
+    return _stopped_before(stops, fn, args, site, error.code in BY_DATA, cap.until)
 
 
 def _stopped_before(stops: list[int], fn: types.FunctionType, args: tuple[object, ...],
-                    site: Site, by_data: bool = False) -> Entry | None:  # fmt: skip
+                    site: Site, data: bool = False, until: Any = ()) -> Entry | None:  # fmt: skip
     """An entry that ends before one of these instructions, or before those that they lead to."""
     tried = set[int]()
     while stops and len(tried) < _ATTEMPTS:
@@ -243,7 +244,8 @@ def _stopped_before(stops: list[int], fn: types.FunctionType, args: tuple[object
         if stop < 1 or stop in tried:
             continue
         tried.add(stop)
-        again = Capture(site.varying(), stop, site.copies, by_data)
+        again = Capture(site.varying(), stop, site.copies, data)
+        again.guard_until(until)
         try:
             return _captured(again, fn, args, site)
         except StateChanged:

@@ -24,7 +24,7 @@ def check(make: Callable[[], Callable[..., Any]], breaks: int) -> None:
         expected, got = copy.deepcopy(args), copy.deepcopy(args)
         Twins().equal((outcome(eager, expected), expected), (outcome(compiled, got), got))
     counts = torchweld.statistics()
-    assert (counts["breaks"], counts["internal_errors"]) == (breaks, 0)
+    assert (counts["breaks"], counts["internal_errors"]) == (breaks, 0), counts
 
 
 class Programs:

@@ -18,6 +18,7 @@ from torchweld.capture.instances import MISSING as MISSING
 from torchweld.capture.instances import instance_get, instance_set, slot_get, vars_of
 from torchweld.capture.kernels import is_cython
 from torchweld.capture.namespaces import written
+from torchweld.capture.plain_classes import is_plain
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.suspend import stops_of
@@ -35,6 +36,7 @@ from torchweld.capture.values.base import (
     UserException,
     Value,
 )
+from torchweld.capture.values.proxy import ProxyValue
 from torchweld.capture.values.sequences import DequeValue
 from torchweld.capture.wrap import IMMUTABLE, cell_of, read_key
 from torchweld.frame.program import Dispatcher
@@ -120,7 +122,7 @@ def _const_attr(cap: Capture, obj: Const, name: str, cont: Cont | None) -> None:
         _enum_attr(cap, obj, real, name, cont)
     elif isinstance(real, types.FunctionType):
         _function_attr(cap, obj, real, name, cont)
-    elif isinstance(real, _READABLE):
+    elif isinstance(real, _READABLE) or is_plain(type(real)):
         _real_attr(cap, obj, real, name, cont)
     elif isinstance(real, _OPERATORS):
         _operator_attr(cap, obj, real, name, cont)
@@ -581,5 +583,6 @@ def exception_member(cap: Capture, obj: InstanceValue, name: str, cont: Cont | N
 
 
 for _family, _handler in ((Const, _const_attr), (InstanceValue, _instance_attr),
+                          (ProxyValue, builtin_attr),
                           (UserException, _instance_attr)):  # fmt: skip
     GETATTR.add(_family, _handler)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
-import sysconfig
 import types
 import typing
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +16,7 @@ from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
 from torchweld.capture.binding import bind
 from torchweld.capture.hooks import length, plain_module_call
+from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.kernels import is_cython
 from torchweld.capture.marks import region_of, substitute_of
@@ -52,8 +51,6 @@ from torchweld.frame.instr import Code
 from torchweld.frame.program import Dispatcher
 from torchweld.ir.source import Attr, Item, Source
 
-_INSTALLED = (*(sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")),
-              str(Path(__file__).parent), "<")  # fmt: skip
 OnRaise = Callable[[Value], bool] | None
 MAX_DEPTH = 400
 
@@ -110,8 +107,8 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     if isinstance(real, type):
         construct(cap, fn, real, args, kwargs, cont, on_raise)
         return
-    if isinstance(real, types.MethodType):
-        bound = cap.wrap(real, fn.source or cap.pin(real))
+    bound = _bound(cap, fn, real)
+    if bound is not None:
         call_value(cap, bound, args, kwargs, cont, on_raise)
         return
     if not callable(real):
@@ -127,6 +124,10 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     if partial is not None:
         call_value(cap, partial, args, kwargs, cont, on_raise)
         return
+    found = wrappers.chosen(cap, fn, args)
+    if found is not None:
+        cap.deliver(found, cont)
+        return
     inner = wrappers.dispatched(cap, fn, args) or wrappers.watched(real)
     if inner is not None:
         call_value(cap, Const(inner), args, kwargs, cont, on_raise)
@@ -138,6 +139,16 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     else:
         guarded(cap, on_raise, lambda: _handle(cap, real, _run_policy(policy, real), args,
                                                kwargs, cont))  # fmt: skip
+
+
+def _bound(cap: Capture, fn: Const, real: Any) -> Value | None:
+    """A method that is an object, in its two parts; None for what is none."""
+    if isinstance(real, types.MethodType):
+        return cap.wrap(real, fn.source or cap.pin(real))
+    if isinstance(real, types.BuiltinFunctionType) and type(real.__self__) in _OF_VALUES:
+        unbound = getattr(type(real.__self__), real.__name__)
+        return BoundValue(Const(unbound), Const(real.__self__))
+    return None
 
 
 def _call_other(cap: Capture, real: Any, other: Any, args: list[Value], kwargs: dict[str, Value],
@@ -189,6 +200,8 @@ _SURPRISES = (AssertionError, AttributeError, IndexError, KeyError, NotConstant,
               ValueError)  # fmt: skip
 
 
+# classes whose methods, bound to an object, are called as functions of it
+_OF_VALUES = (str, bytes, int, float)
 _BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
@@ -292,7 +305,7 @@ def _call_given(cap: Capture, fn: Loose, args: list[Value], kwargs: dict[str, Va
 
 def _guard_function(cap: Capture, real: types.FunctionType, source: Source) -> None:
     """The user's own functions may get other code or defaults; installed ones are not watched."""
-    if not _of_the_user(real.__code__.co_filename):
+    if not of_the_user(real.__code__.co_filename):
         return
     cap.guard("is", Attr.make(source, "__code__"), real.__code__)
     if real.__defaults__:
@@ -302,11 +315,6 @@ def _guard_function(cap: Capture, real: types.FunctionType, source: Source) -> N
         cap.guard("is", names, real.__kwdefaults__)
         for name, value in real.__kwdefaults__.items():
             cap.guard("is", Item.make(names, name, False), value)
-
-
-@functools.cache
-def _of_the_user(filename: str) -> bool:
-    return not filename.startswith(_INSTALLED) and "site-packages" not in filename
 
 
 def _real_defaults(cap: Capture, real: types.FunctionType, source: Any) -> list[Value]:

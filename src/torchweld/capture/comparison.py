@@ -17,6 +17,7 @@ from torchweld.capture.numbers import is_graph_number, number_decide
 from torchweld.capture.ops import (
     filed_key,
     goes_first,
+    lacking,
     late_text,
     payload,
     real_call,
@@ -24,6 +25,7 @@ from torchweld.capture.ops import (
     unless,
     user_method,
 )
+from torchweld.capture.owned_items import of_owned
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tensors import tensor_binary
@@ -48,6 +50,7 @@ from torchweld.capture.values.base import (
     boolean,
     constant,
 )
+from torchweld.capture.values.owned import OwnedValue
 from torchweld.capture.wrap import complete, has_key, need_frozen
 
 COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
@@ -331,6 +334,9 @@ def contains(cap: Capture, container: Value, item: Value, cont: Callable[[bool],
                              cap.loc()) from None  # fmt: skip
             except TypeError as error:
                 raise raised(TypeError, *error.args) from None
+        case OwnedValue():
+            of_owned(cap, operator.contains, [box, item], lambda v: truth(cap, v, cont))
         case _:
             kind = container.cls().__name__
-            raise raised(TypeError, f"argument of type '{kind}' is not iterable")
+            special = "__iter__" if hasattr(container.cls(), "__iter__") else "__contains__"
+            raise lacking(cap, container, special, f"argument of type '{kind}' is not iterable")

@@ -17,11 +17,19 @@ from torchweld.capture.arrays.operators import array_item, array_iterator, array
 from torchweld.capture.attrs import from_python, mro_lookup
 from torchweld.capture.instances import VarsValue
 from torchweld.capture.kernels import is_kernel, kernel_with_grid
-from torchweld.capture.ops import changed, filed_key, late_text, payload, real_call, user_method
+from torchweld.capture.ops import (
+    changed,
+    filed_key,
+    lacking,
+    late_text,
+    payload,
+    real_call,
+    user_method,
+)
+from torchweld.capture.owned_items import of_owned, owned_iterator
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
 from torchweld.capture.suspend import delegates_at
-from torchweld.capture.tables import FUNCTIONS
 from torchweld.capture.tensors import tensor_getitem, tensor_setitem
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -42,6 +50,7 @@ from torchweld.capture.values.base import (
     is_constant,
 )
 from torchweld.capture.values.owned import OwnedValue
+from torchweld.capture.values.proxy import ProxyValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import complete, need_frozen, read_key, set_order
 
@@ -86,8 +95,11 @@ def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> 
                     raise refuse("W102", "a Tensor as an index into a Python object",
                                  cap.loc()) from None  # fmt: skip
                 raise refuse("W107", "index that is not constant", cap.loc()) from None
+        case OwnedValue():
+            of_owned(cap, operator.getitem, [obj, key], cont)
         case _:
-            raise raised(TypeError, f"'{obj.cls().__name__}' object is not subscriptable")
+            raise lacking(cap, obj, "__getitem__",
+                          f"'{obj.cls().__name__}' object is not subscriptable")  # fmt: skip
 
 
 def _proxy_item(cap: Capture, box: Const, key: Value, cont: Cont | None) -> None:
@@ -204,6 +216,8 @@ def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
         return
     box = payload(obj)
     match box:
+        case DictValue() if isinstance(obj, ProxyValue):
+            raise raised(TypeError, "'mappingproxy' object does not support item assignment")
         case TensorValue():
             tensor_setitem(cap, box, key, value)
         case ArrayValue():
@@ -226,9 +240,11 @@ def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
             except (IndexError, TypeError, ValueError) as error:
                 raise raised(type(error), *error.args) from None
             changed(cap, box)
+        case OwnedValue():
+            of_owned(cap, operator.setitem, [obj, key, value], lambda _: None)
         case _:
-            raise raised(TypeError, f"'{obj.cls().__name__}' object does not support item "
-                                    "assignment")  # fmt: skip
+            raise lacking(cap, obj, "__setitem__", f"'{obj.cls().__name__}' object does not "
+                                                   "support item assignment")  # fmt: skip
 
 
 def del_item(cap: Capture, obj: Value, key: Value) -> None:
@@ -238,6 +254,8 @@ def del_item(cap: Capture, obj: Value, key: Value) -> None:
         cap.call(Const(hook), [obj, key], {}, lambda _: None)
         return
     box = payload(obj)
+    if isinstance(obj, ProxyValue):
+        raise raised(TypeError, "'mappingproxy' object doesn't support item deletion")
     if isinstance(box, DictValue):
         filed = filed_key(cap, key)
         if read_key(cap, box, filed) is None:
@@ -258,10 +276,13 @@ def del_item(cap: Capture, obj: Value, key: Value) -> None:
         except (IndexError, TypeError) as error:
             raise raised(type(error), *error.args) from None
         changed(cap, box)
+    elif isinstance(box, OwnedValue):
+        of_owned(cap, operator.delitem, [obj, key], lambda _: None)
     else:
         if isinstance(box, TensorValue | ArrayValue | Const):
             raise refuse("W107", f"del of an item of {obj.cls().__name__}", cap.loc())
-        raise raised(TypeError, f"'{obj.cls().__name__}' object doesn't support item deletion")
+        raise lacking(cap, obj, "__delitem__",
+                      f"'{obj.cls().__name__}' object doesn't support item deletion")  # fmt: skip
 
 
 def list_of(cap: Capture, x: Value) -> list[Any]:
@@ -297,7 +318,7 @@ def get_iter(cap: Capture, x: Value, cont: Cont | None = None) -> None:
             need_frozen(cap, x)
         if isinstance(x, LateText):
             raise late_text(cap)
-        raise raised(TypeError, f"'{x.cls().__name__}' object is not iterable")
+        raise lacking(cap, x, "__iter__", f"'{x.cls().__name__}' object is not iterable")
     cap.deliver(made, cont)
 
 
@@ -317,7 +338,7 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
         case ArrayValue():
             return array_iterator(cap, x)
         case OwnedValue():
-            return _owned_iterator(cap, x)
+            return owned_iterator(cap, x)
         case TensorValue():
             if x.fake.ndim == 0:
                 raise raised(TypeError, "iteration over a 0-d tensor")
@@ -426,20 +447,6 @@ def view_iterator(cap: Capture, view: ViewValue) -> IteratorValue:
 _VIEWS: dict[str, Any] = {"keys": {}, "values": {}.values(), "items": {}.items()}
 
 
-def _owned_iterator(cap: Capture, x: OwnedValue) -> IteratorValue | None:
-    """The lines of a text file, which ends where it is gone through."""
-    if not hasattr(x.klass, "__next__"):
-        return None
-
-    def step() -> Value | None:
-        found: list[Value] = []
-        FUNCTIONS[OwnedValue](cap, [Const(next), x, Const(None)], {}, found.append)
-        end = isinstance(found[0], Const) and found[0].obj is None
-        return None if end else found[0]
-
-    return IteratorValue(step, x.klass)
-
-
 def _elements(x: SetValue, ordered: list[Value]) -> Callable[[], Value | None]:
     it, n = iter(ordered), len(ordered)
 
@@ -465,10 +472,14 @@ def next_value(cap: Capture, it: Value, cont: Cont, stop: Callable[[], None]) ->
         case InstanceValue():
             hook = user_method(cap, it, "__next__")
             if hook is None:
-                raise raised(TypeError, f"'{it.cls().__name__}' object is not an iterator")
+                raise _no_iterator(cap, it)
             cap.call(Const(hook), [it], {}, cont, _on_stop_iteration(stop))
         case _:
-            raise raised(TypeError, f"'{it.cls().__name__}' object is not an iterator")
+            raise _no_iterator(cap, it)
+
+
+def _no_iterator(cap: Capture, x: Value) -> Exception:
+    return lacking(cap, x, "__next__", f"'{x.cls().__name__}' object is not an iterator")
 
 
 def _on_stop_iteration(stop: Callable[[], None]) -> Callable[[Value], bool]:

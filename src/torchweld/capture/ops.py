@@ -48,6 +48,7 @@ from torchweld.capture.values.base import (
     boolean,
     constant,
 )
+from torchweld.capture.values.owned import OwnedValue
 from torchweld.capture.values.sequences import DequeValue
 from torchweld.capture.wrap import complete, file_key, need_frozen
 
@@ -98,6 +99,14 @@ def user_method(cap: Capture, x: Value, name: str) -> types.FunctionType | None:
 # of members of an enum.Flag, done for real: they make a member at most, which then stays
 _OF_FLAGS = ("__or__", "__and__", "__xor__", "__ror__", "__rand__", "__rxor__", "__invert__",
              "__contains__", "__bool__")  # fmt: skip
+
+
+def lacking(cap: Capture, x: Value, special: str, *message: str) -> Exception:
+    """TypeError for what a value cannot do. A GraphBreak if its class can, in a way that is not
+    known here."""
+    if mro_lookup(x.cls(), special) not in (MISSING, None):
+        return refuse("W107", f"{special} of a {x.cls().__name__}", cap.loc())
+    return raised(TypeError, *message)
 
 
 def payload(x: Value) -> Value:
@@ -196,8 +205,10 @@ def length(cap: Capture, x: Value) -> int:
         case Const() if hasattr(type(x.obj), "__len__"):
             need_frozen(cap, x)
             return len(x.obj)  # type: ignore[arg-type]
+        case OwnedValue() if hasattr(x.klass, "__len__"):
+            return len(x.twin)
         case _:
-            raise raised(TypeError, f"object of type '{x.cls().__name__}' has no len()")
+            raise lacking(cap, x, "__len__", f"object of type '{x.cls().__name__}' has no len()")
 
 
 # ------------------------------------------------------------------ arithmetic
@@ -432,6 +443,7 @@ def unary(cap: Capture, symbol: str, x: Value, cont: Cont | None = None) -> None
     elif isinstance(x, TensorValue):
         cap.deliver(cap.builder.call("call_function", fn, [x], {}, cap.loc()), cont)
     else:
+        need_frozen(cap, x)
         try:
             cap.deliver(real_call(fn, constant(x)), cont)
         except NotConstant:

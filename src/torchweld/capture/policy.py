@@ -9,7 +9,6 @@ refuse      stop the capture, with a reason
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import re
 import types
@@ -23,6 +22,7 @@ from torchweld.capture.attrs import from_python
 from torchweld.capture.kernels import inner_function
 from torchweld.capture.leaf_reads import by_name, guard_leaf
 from torchweld.capture.marks import Mark, mark_of
+from torchweld.capture.plain_classes import is_plain, is_pure
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.tables import FUNCTIONS, METHODS
@@ -38,8 +38,6 @@ from torchweld.capture.values.base import (
     TupleValue,
     Value,
     constant,
-    is_constant,
-    next_age,
 )
 from torchweld.capture.values.owned import OwnedValue
 from torchweld.capture.wrap import IMMUTABLE, complete, frozen, need_frozen
@@ -62,7 +60,6 @@ class Policy:
     BUILTIN: ClassVar[Policy]
     REFUSE: ClassVar[Policy]
     DISABLED: ClassVar[Policy]
-    CACHED: ClassVar[Policy]
     ALLOWED: ClassVar[Policy]
     CONSTANT: ClassVar[Policy]
 
@@ -138,6 +135,7 @@ def _pure(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
           cont: Cont | None) -> None:  # fmt: skip
     """Run a function without side effects on constants."""
     try:
+        args = [_in_memory(a) for a in args]
         real_args = [constant(cap.unwrap(a)) for a in args]
         real_kwargs = {k: constant(cap.unwrap(v)) for k, v in kwargs.items()}
     except NotConstant:
@@ -155,6 +153,7 @@ def _pure(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
 
 def settled(cap: Capture, x: Value) -> Any:
     """The constant that a value is, containers from outside read in whole. Errors: NotConstant."""
+    x = _in_memory(x)
     _read(cap, x)
     return constant(cap.unwrap(x))
 
@@ -173,6 +172,11 @@ def _read(cap: Capture, x: Value) -> None:
             raise NotConstant
         case _:
             need_frozen(cap, x)
+
+
+def _in_memory(x: Value) -> Value:
+    """The contents of an array of bytes that the frame has made; other values as they are."""
+    return Const(bytes(x.twin)) if isinstance(x, OwnedValue) and x.klass is bytearray else x
 
 
 def made_anew(cap: Capture, fn: Any, out: Any) -> Value:
@@ -213,7 +217,7 @@ def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
         handler = METHODS.get((owner, fn.__name__)) if isinstance(owner, type) else None
     if handler is not None:
         handler(cap, args, kwargs, cont)
-    elif owner in _PURE_OWNERS:
+    elif owner in _PURE_OWNERS or is_pure(fn, owner):
         _pure(cap, fn, args, kwargs, cont)
     else:
         raise refuse("W103", f"{_name(fn)} is written in C", cap.loc())
@@ -222,53 +226,6 @@ def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
 def _refuse(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
             cont: Cont | None) -> None:  # fmt: skip
     raise refuse("W103", f"{_name(fn)} cannot be captured", cap.loc())
-
-
-def _cached(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
-            cont: Cont | None) -> None:  # fmt: skip
-    """A functools.lru_cache wrapper: its function is interpreted; a logger's is an effect."""
-    inner = getattr(fn, "__wrapped__", None)
-    first = args[0] if args else None
-    if isinstance(first, InstanceValue) and issubclass(first.klass, logging.Logger):
-        cap.effects.append((Const(fn), args, kwargs))
-        cap.deliver(Const(None), cont)
-    elif isinstance(inner, types.FunctionType):
-        if any(isinstance(a, InstanceValue) for a in (*args, *kwargs.values())):
-            # what it answered once stays, whatever becomes of the object
-            raise refuse("W103", f"cached {_name(inner)} of an object", cap.loc())
-        if not all(is_constant(cap.unwrap(a)) or a.source for a in (*args, *kwargs.values())):
-            raise refuse("W103", f"cached {_name(inner)} of an object made in the frame", cap.loc())
-        _call_cached(cap, inner, args, kwargs, cont)
-    else:
-        _refuse(cap, fn, args, kwargs, cont)
-
-
-def _call_cached(cap: Capture, fn: types.FunctionType, args: list[Value],
-                 kwargs: dict[str, Value], cont: Cont | None) -> None:  # fmt: skip
-    """Interpret a function that eager may not run: it must change nothing."""
-    before, age = (len(cap.effects), dict(cap.globals_written)), next_age()
-    cap.pure.append(age)
-
-    def done(made: Value) -> None:
-        cap.pure.pop()
-        outside = any(c.source is not None and c.age > age for c in cap.changed)
-        if outside or (len(cap.effects), cap.globals_written) != before:
-            raise refuse("W106", f"a side effect of cached {_name(fn)}", cap.loc())
-        _cached_result(cap, fn, made, cont)
-
-    def failed(_: Value) -> bool:
-        cap.pure.pop()
-        return False
-
-    cap.call(Const(fn), args, kwargs, done, failed)
-
-
-def _cached_result(cap: Capture, fn: Any, made: Value, cont: Cont | None) -> None:
-    """Constants are as good as the cached object; a new mutable object is not."""
-    if not isinstance(made, Const) and made.source is None and not (
-            isinstance(made, TupleValue) and is_constant(made)):  # fmt: skip
-        raise refuse("W103", f"cached {_name(fn)} gives a {made.cls().__name__}", cap.loc())
-    cap.deliver(made, cont)
 
 
 def _disabled(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
@@ -305,7 +262,6 @@ Policy.PURE = Policy("pure", _pure)
 Policy.BUILTIN = Policy("builtin", _builtin_method)
 Policy.REFUSE = Policy("refuse", _refuse)
 Policy.DISABLED = Policy("disabled", _disabled)
-Policy.CACHED = Policy("cached", _cached)
 Policy.ALLOWED = Policy("allowed", allowed_call)
 Policy.CONSTANT = Policy("constant", _constant_call)
 
@@ -368,8 +324,8 @@ def _policy(fn: Any) -> Policy:
             return Policy.PURE
         if isinstance(owner, type):
             return Policy.BUILTIN
-    if isinstance(fn, functools._lru_cache_wrapper):
-        return Policy.CACHED
+    if isinstance(fn, type) and is_plain(fn):
+        return Policy.PURE
     if fn in (torch.Size, torch.device, torch.finfo, torch.iinfo, os.fspath, str.maketrans):
         return Policy.PURE
     return Policy.REFUSE

@@ -26,6 +26,29 @@ class Equals:
         return f"== {self.obj!r}"
 
 
+class Reduces:
+    """Answers whether an object is made of the same as one that was there at capture."""
+
+    __slots__ = ("kind", "parts")
+
+    def __init__(self, obj: Any) -> None:
+        self.kind = type(obj)
+        self.parts = obj.__reduce__()[1]
+
+    def __call__(self, other: Any) -> bool:
+        return type(other) is self.kind and bool(other.__reduce__()[1] == self.parts)
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reduces) and other.kind is self.kind and (
+            other.parts == self.parts)  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"== {self.kind.__name__}{self.parts!r}"
+
+
 class SameElements:
     """Answers whether a set has the same elements, of the same types, in the same order."""
 

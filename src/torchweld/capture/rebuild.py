@@ -39,6 +39,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.owned import OwnedValue
 from torchweld.capture.values.past import Past
+from torchweld.capture.values.proxy import ProxyValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.source import InstanceDict, Item
@@ -229,7 +230,7 @@ def _instance(r: Residual, x: InstanceValue) -> str:
 
 def _owned(r: Residual, x: OwnedValue) -> str:
     given = ", ".join(r.bind_const(a) for a in x.args)
-    name: str = r.assign(f"{r.bind_const(x.klass)}({given})")
+    name: str = r.assign(f"{r.bind_const(x.make)}({given})")
     for fn, args, named in x.log:
         r.lines.append(f"{r.bind_const(again)}({r.bind_const(fn)}, {name}, {r.bind_const(args)}, "
                        f"{r.bind_const(named)})")  # fmt: skip
@@ -240,6 +241,11 @@ def again(fn: Any, x: Any, args: list[Any], named: dict[str, Any]) -> None:
     """Do again what was done to an object; what it raises was handled."""
     with contextlib.suppress(Exception):
         fn(x, *args, **named)
+
+
+def _proxy(r: Residual, x: ProxyValue) -> str:
+    assert x.payload is not None
+    return r.assign(f"{r.bind_const(types.MappingProxyType)}({r.expr(x.payload)})")
 
 
 def _made_by(kind: type) -> type:
@@ -263,7 +269,8 @@ BUILDERS: dict[type, Any] = {
     TupleValue: _tuple, ListValue: _list, DequeValue: _deque, DictValue: _dict, VarsValue: _dict,
     SetValue: _set, SliceValue: _slice, BoundValue: _bound, PartialValue: _partial,
     ViewValue: _view, CellValue: _cell, FunctionValue: _function, InstanceValue: _instance,
-    OwnedValue: _owned, IteratorValue: _iterator, GeneratorValue: generator, ArrayValue: _array,
+    OwnedValue: _owned, ProxyValue: _proxy, IteratorValue: _iterator, GeneratorValue: generator,
+    ArrayValue: _array,
 }  # fmt: skip
 
 

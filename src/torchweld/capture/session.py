@@ -6,7 +6,7 @@ import functools
 import threading
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +165,12 @@ class Capture:
     copies: whether calls may be repeated at all.
     grads: tensors whose `.grad` the frame assigned, with what it is now, by the id of the value.
     backwards: how many backwards the frame has run.
+    pure: ages from which on objects may be changed, innermost last. until: as long as what is known
+    of these objects, the frame is to be broken where it cannot be captured.
     """
+
+    pure: list[int]
+    until: list[tuple[Source, Callable[[object], bool]]]
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -227,7 +232,7 @@ class Capture:
         self.user_keys: dict[int, list[Any]] = {}  # by their hash
         self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
-        self.pure: list[int] = []  # ages from which on objects may be changed, innermost last
+        self.pure, self.until = [], []
 
     # -------------------------------------------------------------- locations
     @property
@@ -358,6 +363,11 @@ class Capture:
             self.kept.append(expected)
         if key not in self.guards:
             self.guards[key] = Guard(kind, source, expected, why or self.loc())
+
+    def guard_until(self, facts: Iterable[tuple[Source, Callable[[object], bool]]]) -> None:
+        """See `until`."""
+        for source, holds in facts:
+            self.guard("predicate", source, holds)
 
     def close(self) -> None:
         """Let go of everything, real tensors among it: parts of a capture refer to one another.

@@ -22,6 +22,7 @@ from torchweld.base.registry import Registry
 from torchweld.capture.kernels import CYTHON, is_kernel
 from torchweld.capture.namespaces import is_globals, open_globals
 from torchweld.capture.originals import watch_original
+from torchweld.capture.plain_classes import guard_context, is_plain, wrap_plain
 from torchweld.capture.predicates import Equals, SameBase, SameElements
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
@@ -125,6 +126,8 @@ def _by_base(kind: type) -> Wrapper:
     for base, wrapper in _BASES:
         if issubclass(kind, base):
             return wrapper
+    if is_plain(kind):
+        return wrap_plain
     typed = kind.__module__ == "typing"
     if _is_native_enum(kind) or kind.__name__ == CYTHON or typed or is_kernel(kind):
         return by_identity
@@ -292,13 +295,15 @@ _FROZEN: tuple[type, ...] = (
 
 def frozen(obj: object) -> bool:
     """Whether what the object is worth can never change."""
-    return isinstance(obj, _FROZEN) or _is_native_enum(type(obj))
+    return isinstance(obj, _FROZEN) or _is_native_enum(type(obj)) or is_plain(type(obj))
 
 
 def need_frozen(cap: Capture, x: Value) -> None:
     """Refuse to look into an outside object that may change without notice."""
     if isinstance(x, Const) and not frozen(x.obj):
         raise refuse("W107", f"the contents of a {type(x.obj).__name__}", cap.loc())
+    if isinstance(x, Const):
+        guard_context(cap, x.obj)
 
 
 def _hashable_constant(x: object) -> bool:
@@ -387,10 +392,6 @@ def _exception(cap: Capture, obj: BaseException, source: Source) -> Value:
     for name in parts:
         made.attrs[name] = cap.wrap(getattr(obj, name), Attr.make(source, name))
     return made
-
-
-def _range(cap: Capture, obj: range, source: Source) -> Value:
-    return _equal(cap, obj, source)
 
 
 def keys_in_order(real: dict[object, object]) -> Iterable[object]:
@@ -577,7 +578,7 @@ WRAPPERS.add(frozenset, _set)
 WRAPPERS.add(types.MethodType, _method)
 WRAPPERS.add(functools.partial, _partial)
 WRAPPERS.add(types.CellType, _cell)
-WRAPPERS.add(range, _range)
+WRAPPERS.add(range, _equal)
 WRAPPERS.add(torch.device, _equal)
 WRAPPERS.add(torch.finfo, _equal)
 WRAPPERS.add(torch.iinfo, _equal)

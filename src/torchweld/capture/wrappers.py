@@ -10,7 +10,8 @@ from typing import Any
 
 from torchweld.capture.attrs import closure_of
 from torchweld.capture.session import Capture
-from torchweld.capture.values.base import Const, PartialValue, Value, constant
+from torchweld.capture.values.base import Const, DictValue, PartialValue, Value, constant
+from torchweld.capture.wrap import complete, read_key
 from torchweld.ir.nested import transformed
 from torchweld.ir.source import Attr
 
@@ -21,6 +22,8 @@ _TRANSPARENT = frozenset(
 )
 # the wrapper of functools.singledispatch
 DISPATCH = functools.singledispatch(lambda x: x).__code__  # type: ignore[attr-defined]
+# its function that chooses
+_CHOOSE = functools.singledispatch(lambda x: x).dispatch.__code__
 # once torch.compile has run, nn.Module's own methods are wrapped to count modules: (module, name)
 # of the wrapper -> the variable of its closure that holds the method
 _COUNTED = {
@@ -67,3 +70,18 @@ def dispatched(cap: Capture, fn: Const, args: list[Value]) -> Any:
         return None
     cap.wrap(real.registry, Attr.make(fn.source or cap.pin(real), "registry"))
     return real.dispatch(args[0].cls())
+
+
+def chosen(cap: Capture, fn: Const, args: list[Value]) -> Value | None:
+    """What `dispatch` of a singledispatch function gives; None if `fn` is something else."""
+    real: Any = fn.obj
+    if getattr(real, "__code__", None) is not _CHOOSE or len(args) != 1:
+        return None
+    registry = cap.force(closure_of(cap, real, fn.source)["registry"].contents)
+    kind: Any = constant(args[0])
+    if not isinstance(registry, DictValue) or registry.changed or registry.real is None:
+        return None
+    complete(cap, registry)
+    found = real(kind)
+    key = next(k for k, v in registry.real.items() if v is found)  # type: ignore[attr-defined]
+    return read_key(cap, registry, key)

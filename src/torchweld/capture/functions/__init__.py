@@ -7,6 +7,7 @@ from torchweld.capture.functions import (
     autograd_functions,
     backward,
     builtin,
+    caches,
     checkpoints,
     classes,
     containers,
@@ -37,7 +38,7 @@ from torchweld.capture.functions import (
 
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
-    "checkpoints", "classes", "containers", "control_flow", "effects", "exception_groups",
+    "caches", "checkpoints", "classes", "containers", "control_flow", "effects", "exception_groups",
     "exceptions", "hooks", "iterators", "locks", "objects", "on_constants", "optimizers", "owned",
     "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib", "texts", "torch_calls",
     "torch_state", "transforms", "weak_references", "whole",

@@ -42,6 +42,7 @@ from torchweld.capture.values.base import (
     constant,
     is_constant,
 )
+from torchweld.capture.values.proxy import ProxyValue
 from torchweld.capture.wrap import complete, read_key
 
 Args = list[Value]
@@ -386,6 +387,9 @@ def _proxy_view(what: str) -> Any:
 
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         (proxy,) = args
+        if isinstance(proxy, DictValue):  # of the frame
+            METHODS[dict, what](cap, [proxy], {}, cont)
+            return
         assert isinstance(proxy, Const)
         assert isinstance(proxy.obj, types.MappingProxyType)
         box = DictValue(dict)
@@ -402,12 +406,15 @@ def _proxy_view(what: str) -> Any:
 
 @klass(types.MappingProxyType)
 def make_proxy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """A proxy of a dict from outside, which the frame must not change then."""
+    """A proxy of a dict; one from outside must not be changed by the frame then."""
     box = _dict(args[0])
     complete(cap, box)
     plain = is_constant(cap.unwrap(box))
     if plain and cap.top.code.filename == enum.__file__:  # the members of an enum stay the same
         cap.deliver(Const(types.MappingProxyType(constant(box))), cont)
+        return
+    if box.source is None:
+        cap.deliver(ProxyValue(box), cont)
         return
     if type(box.real) not in (dict, collections.OrderedDict) or box.changed or not plain:
         raise refuse("W107", "a mapping proxy of a dict that may change", cap.loc())

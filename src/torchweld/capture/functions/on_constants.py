@@ -5,6 +5,7 @@ Their arguments decide all that they give. What is not constant is interpreted i
 
 from __future__ import annotations
 
+import binascii
 import bisect
 import functools
 import heapq
@@ -14,6 +15,7 @@ import struct
 import sys
 import types
 import unicodedata
+import zlib
 from typing import Any
 
 from torchweld.capture import polyfills_order
@@ -76,7 +78,9 @@ _BY_NAME = {
     "colorsys": "rgb_to_hsv hsv_to_rgb", "string": "capwords",
 }  # fmt: skip
 _OF_C = (struct.pack, struct.unpack, struct.calcsize, struct.unpack_from, unicodedata.normalize,
-         unicodedata.category, unicodedata.name)  # fmt: skip
+         unicodedata.category, unicodedata.name, sys.intern, zlib.crc32, zlib.adler32,
+         binascii.hexlify, binascii.unhexlify, binascii.b2a_base64, binascii.a2b_base64,
+         binascii.crc32)  # fmt: skip
 
 
 def _handler_by_name(module: str, name: str) -> CallHandler:

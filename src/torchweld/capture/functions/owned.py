@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import array
+import functools
+import hashlib
 import io
 import random
 import types
 from typing import Any
 
 from torchweld.capture.attrs import MISSING, mro_lookup
+from torchweld.capture.owned_items import READS
 from torchweld.capture.policy import made_anew, settled
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
@@ -26,10 +30,25 @@ def _constants(cap: Capture, args: Args, what: str) -> list[Any]:
         raise refuse("W107", f"{what} of a value that is not constant", cap.loc()) from None
 
 
-@klass(io.StringIO)
-def make_text_file(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    given = _constants(cap, [*args, *kwargs.values()], "StringIO")
-    cap.deliver(OwnedValue(io.StringIO(*given), given), cont)
+def _maker(make: Any) -> Any:
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        given = _constants(cap, args, make.__name__)
+        named = dict(zip(kwargs, _constants(cap, list(kwargs.values()), make.__name__),
+                         strict=True))  # fmt: skip
+        made = functools.partial(make, **named) if named else make
+        try:
+            twin = made(*given)
+        except Exception as error:
+            raise raised(type(error), *error.args) from None
+        cap.deliver(OwnedValue(twin, given, made), cont)
+
+    return handler
+
+
+for _kind in (io.StringIO, io.BytesIO, bytearray, array.array):
+    klass(_kind)(_maker(_kind))
+for _name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s", "new"):
+    function(getattr(hashlib, _name))(_maker(getattr(hashlib, _name)))
 
 
 @klass(random.Random)
@@ -46,13 +65,16 @@ def run_owned(cap: Capture, fn: Any, args: Args, kwargs: Kwargs, cont: Cont | No
     assert isinstance(x, OwnedValue)
     given = _constants(cap, args[1:], f"{x.klass.__name__}.{fn.__name__}")
     named = dict(zip(kwargs, _constants(cap, list(kwargs.values()), fn.__name__), strict=True))
-    cap.mark(x)
+    reads = fn in READS
+    if not reads:
+        cap.mark(x)
     try:
         out = fn(x.twin, *given, **named)
     except Exception as error:
         raise raised(type(error), *error.args) from None
     finally:
-        x.log.append((fn, given, named))
+        if not reads:
+            x.log.append((fn, given, named))
     cap.deliver(x if out is x.twin else made_anew(cap, fn, out), cont)
 
 

@@ -1,4 +1,4 @@
-"""Objects written in C that the frame makes of constants: StringIO, random.Random."""
+"""Objects written in C that the frame makes of constants: files in memory, bytearrays, hashes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ Done = tuple[Callable[..., Any], list[Any], dict[str, Any]]
 class OwnedValue(InstanceValue):
     """An object whose state is known, since the frame has made it and all that was done to it.
 
-    twin: a real object in that state, which never leaves the capture. args: what its class was
-    called with. log: what was done to it since; the residual program does it again.
+    twin: a real object in that state, which never leaves the capture. make, args: what was called
+    to make it. log: what was done to it since; the residual program does it again.
     """
 
-    __slots__ = ("args", "log", "twin")
+    __slots__ = ("args", "log", "make", "twin")
 
-    def __init__(self, twin: Any, args: list[Any]) -> None:
+    def __init__(self, twin: Any, args: list[Any], make: Callable[..., Any] | None = None) -> None:
         super().__init__(type(twin))
+        self.make = make or type(twin)
         self.twin = twin
         self.args = args
         self.log: list[Done] = []
