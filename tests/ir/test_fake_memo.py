@@ -161,3 +161,19 @@ def test_answers_that_are_no_facts_are_not_remembered() -> None:
     (before, after), _ = counted(env, calls)
     assert "s1 == 10" not in [f.text() for f in before]
     assert "s1 == 10" in [f.text() for f in after]
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("of", [False, True])
+@pytest.mark.parametrize("func, args, like_its_input", [
+    (aten.slice.Tensor, (1, 1, 3), True), (aten.detach.default, (), True),
+    (aten.split.Tensor, (2, 1), True), (aten.mul.Tensor, (2.0,), False),
+])  # fmt: skip
+def test_views_in_inference_mode_are_what_they_are_views_of(
+    func: Any, args: tuple[Any, ...], like_its_input: bool, of: bool, inside: bool
+) -> None:
+    with FakeMode():
+        with torch.inference_mode(of):
+            x = torch.empty(4, 6)
+        with torch.inference_mode(inside):
+            made = [func(x, *args) for _ in range(3)]
+    first = [m[0] if isinstance(m, (list, tuple)) else m for m in made]
+    assert [m.is_inference() for m in first] == [of if like_its_input else inside] * 3

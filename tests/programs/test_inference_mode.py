@@ -261,3 +261,35 @@ def test_mode_that_is_left_on():
     assert torch.is_inference_mode_enabled() and y.is_inference()
     context.__exit__(None, None, None)
     assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("dynamic", [None, False])
+def test_a_model_called_in_inference_mode(dynamic):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(2))
+            self.register_buffer("places", torch.arange(9.0).reshape(3, 3))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x).relu() + self.places[: x.shape[0]] + self.places[:, :1].T
+            return x
+
+    model = Model()
+    torchweld.reset()
+    compiled = torchweld.compile(model, dynamic=dynamic)
+    with torch.inference_mode():
+        for x in (X, torch.cat([X, X])[:3]):
+            torch.testing.assert_close(compiled(x), model(x))
+    counts = torchweld.statistics()
+    assert (counts["breaks"], counts["aten_graphs"], counts["internal_errors"]) == (0, 0, 0)
+
+
+def test_vmap_that_reads_a_tensor_of_its_surroundings():
+    def program(x):
+        return torch.vmap(lambda row: row + x[1])(x)
+
+    torchweld.reset()
+    with torch.inference_mode():
+        check(program, (X,))

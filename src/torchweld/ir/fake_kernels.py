@@ -89,6 +89,14 @@ def _twin(x: Any) -> Any:
         raise _Special
     if x.is_conj() or x.is_neg():
         raise _Special
+    if x.is_inference() == torch.is_inference_mode_enabled():
+        return _twin_of_kind(x)
+    with torch.inference_mode(x.is_inference()):  # views of it are what it is
+        return _twin_of_kind(x)
+
+
+def _twin_of_kind(x: Any) -> Any:
+    """The twin of a tensor of the kind that tensors are made of now: inference tensors or not."""
     meta = torch.empty((), dtype=x.dtype, device="meta")
     meta.set_(x.untyped_storage(), x.storage_offset(), x.size(), x.stride())
     twin: Any = torch.Tensor._make_subclass(

@@ -43,7 +43,11 @@ _PLAIN = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """How a result looks. view_of: the position of the argument whose memory it shares."""
+    """How a result looks.
+
+    view_of: the position of the argument whose memory it shares. inference: whether it is a tensor
+    of inference mode; views are what they are views of, in either mode.
+    """
 
     shape: tuple[int | Expr, ...]
     strides: tuple[int | Expr, ...]
@@ -51,6 +55,7 @@ class _Look:
     dtype: torch.dtype
     device: torch.device
     view_of: int | None
+    inference: bool
 
 
 # the looks of a tuple, of a list or of one tensor; None: not to be remembered
@@ -159,7 +164,10 @@ def _known(func: OpOverload, args: Sequence[Any], out: Any) -> _Known:
     looks = [_look(func, args, x) for x in items]
     if not looks or not any(isinstance(a, FakeTensor) for a in args):
         return None  # a factory's device may be the current one
-    return None if None in looks else (kind, tuple(x for x in looks if x is not None))
+    made = tuple(x for x in looks if x is not None)
+    if None in looks or len({x.inference for x in made}) > 1:
+        return None
+    return kind, made
 
 
 def _look(func: OpOverload, args: Sequence[Any], x: Any) -> _Look | None:
@@ -179,7 +187,7 @@ def _look(func: OpOverload, args: Sequence[Any], x: Any) -> _Look | None:
         return None
     if owner is None and (offset != 0 or any(_shares(x, a) for a in given)):
         return None
-    return _Look(shape, strides, offset, x.dtype, x.fake_device, owner)
+    return _Look(shape, strides, offset, x.dtype, x.fake_device, owner, x.is_inference())
 
 
 def _shares_memory(func: OpOverload) -> bool:
@@ -193,11 +201,21 @@ def _shares(a: Tensor, b: Tensor) -> bool:
 def _made(mode: FakeTensorMode, known: tuple[type, tuple[_Look, ...]], args: Sequence[Any],
           envs: Sequence[SizeEnv]) -> Any:  # fmt: skip
     kind, looks = known
+    inference = looks[0].inference
+    if inference == torch.is_inference_mode_enabled():
+        made = _all(mode, looks, args, envs)
+    else:
+        with torch.inference_mode(inference):
+            made = _all(mode, looks, args, envs)
+    return made if kind is list else tuple(made) if kind is tuple else made[0]
+
+
+def _all(mode: FakeTensorMode, looks: tuple[_Look, ...], args: Sequence[Any],
+         envs: Sequence[SizeEnv]) -> list[FakeTensor]:  # fmt: skip
     silent: Any = envs[0].silent() if envs else nullcontext()
     with silent, in_kernel_invocation_manager(mode):
         metas = [_meta(look, args, envs) for look in looks]
-    made = [FakeTensor(mode, m, k.device) for m, k in zip(metas, looks, strict=True)]
-    return made if kind is list else tuple(made) if kind is tuple else made[0]
+    return [FakeTensor(mode, m, k.device) for m, k in zip(metas, looks, strict=True)]
 
 
 def _meta(look: _Look, args: Sequence[Any], envs: Sequence[SizeEnv]) -> Tensor:
