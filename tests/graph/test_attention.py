@@ -16,6 +16,9 @@ import torchweld
 from torchweld.base.config import override
 from torchweld.graph.rewrites.attention_operands import Kernel, asked, kernel_of, layout_of
 from torchweld.graph.rewrites.node import arg
+from torchweld.ir.fake import FakeMode
+from torchweld.ir.size_node import symbolic
+from torchweld.ir.sizes import SizeEnv
 from torchweld.pipeline import STATISTICS
 
 SDPA = aten.scaled_dot_product_attention.default
@@ -396,3 +399,14 @@ def test_the_graph_for_a_gpu_computes_what_eager_does(fn: Any, shapes: Any, dtyp
     )  # fmt: skip
     error, own = ((x.double() - exact).abs().max() for x in (expected, found))
     assert own <= error + 1e-6
+
+
+def test_layouts_whose_sizes_vary_are_asked_for_with_the_sizes_at_hand():
+    env = SizeEnv()
+    n = symbolic(env, env.symbol(33))
+    mode = FakeMode()
+    mode.cache_enabled = False  # torch's own, as in a capture whose sizes vary
+    with mode:
+        x = torch.empty(1, 4, n, 16)
+    assert layout_of(x) == layout_of(torch.empty(1, 4, 33, 16))
+    assert hash(layout_of(x)) == hash(layout_of(torch.empty(1, 4, 33, 16)))

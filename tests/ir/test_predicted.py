@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
-from torchweld.ir.predicted import real_strides
+from torchweld.ir.predicted import real_strides, sized_strides
+from torchweld.ir.size_node import symbolic
+from torchweld.ir.sizes import SizeEnv
 
 R2C = torch.ops.aten._fft_r2c.default
 
@@ -24,3 +28,18 @@ def test_strides_of_axes_of_one_element_do_not_matter():
     real = R2C(*args)
     other = torch.empty_strided(real.shape, (4, 99, 1), dtype=real.dtype)
     assert real_strides(R2C, args, {}, other) is None
+
+
+def test_strides_of_a_single_batch_are_expressions_of_its_sizes():
+    env = SizeEnv()
+    n = symbolic(env, env.symbol(33))
+    made = sized_strides((1, 4, n, 16), (4 * 33 * 16, 16, 4 * 16, 1))
+    assert [str(x) for x in made] == ["64*s0", "16", "64", "1"]
+    assert len(env.facts()) == 1  # 2 <= s0
+
+
+def test_strides_with_gaps_are_refused_where_sizes_vary():
+    env = SizeEnv()
+    n = symbolic(env, env.symbol(33))
+    with pytest.raises(UnsupportedFakeTensorException):
+        sized_strides((2, n), (40, 1))

@@ -90,7 +90,7 @@ def real_strides(
     real = _strides(func, _each(tuple(args), _KNOWN, _layout, tuple), named)
     if all(map(_alike, results, real)):
         return None
-    return tuple(map(_sized, results, real))
+    return tuple(sized_strides(x.shape, r) for x, r in zip(results, real, strict=True))
 
 
 def _alike(x: Tensor, strides: tuple[int, ...]) -> bool:
@@ -98,21 +98,20 @@ def _alike(x: Tensor, strides: tuple[int, ...]) -> bool:
     return hint_of(x.numel()) < 2 or all(hint_of(p) == r for n, p, r in axes if hint_of(n) > 1)
 
 
-def _sized(x: Tensor, strides: tuple[int, ...]) -> tuple[int, ...]:
+def sized_strides(shape: Sequence[int], strides: tuple[int, ...]) -> tuple[int, ...]:
     """The strides where sizes may be symbols: a dense layout has the same order for all.
 
     Errors: UnsupportedFakeTensorException for a layout with gaps.
     """
-    if not any(map(is_number, x.shape)):
+    if not any(map(is_number, shape)):
         return strides
     made, running = list(strides), 1
-    for d in sorted(range(x.dim()), key=lambda d: (strides[d], hint_of(x.shape[d]))):
-        if hint_of(x.shape[d]) == 1:
-            continue
-        if hint_of(running) != strides[d]:
+    for d in sorted(range(len(shape)), key=lambda d: (strides[d], hint_of(shape[d]))):
+        if hint_of(running) == strides[d]:
+            made[d] = running
+        elif hint_of(shape[d]) != 1:
             raise UnsupportedFakeTensorException("a result with gaps, whose sizes vary")
-        made[d] = running
-        running = running * x.shape[d]
+        running = running * shape[d]
     return tuple(made)
 
 

@@ -18,11 +18,13 @@ are those that every version since 2.11 has: flash without a mask, else the memo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 from torch.backends import cuda
 from torch.fx import Graph, Node
 
@@ -30,6 +32,8 @@ from torchweld.graph.rewrites.masks import Masks
 from torchweld.graph.rewrites.node import RESHAPES, arg, fake_mode_of, new_node, tensor
 from torchweld.graph.rewrites.relayout import Relayout, moved
 from torchweld.ir.graph import VAL
+from torchweld.ir.predicted import sized_strides
+from torchweld.ir.size_node import hint_of
 
 aten = torch.ops.aten
 ATTENTION = aten.scaled_dot_product_attention.default
@@ -223,7 +227,7 @@ def kernel_of(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, ca
     if torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing():
         enabled = (*(_enabled(name) for name in ("flash", "mem_efficient", "cudnn", "math")),
                    torch.are_deterministic_algorithms_enabled())  # fmt: skip
-        return asked(given, causal, grouped, enabled)
+        return _sized(asked(given, causal, grouped, enabled), (*query.shape[:-1], value.shape[-1]))
     name = _by_rule(query, key, value, mask, causal, grouped)
     return Kernel(name, _predicted(name, query, value))
 
@@ -233,7 +237,18 @@ def _enabled(name: str) -> bool:
 
 
 def layout_of(x: Tensor) -> Layout:
-    return Layout(tuple(x.shape), x.stride(), x.dtype, x.device)
+    """With the sizes at hand, where they vary."""
+    return Layout(tuple(map(hint_of, x.shape)), tuple(map(hint_of, x.stride())), x.dtype, x.device)
+
+
+def _sized(kernel: Kernel, shape: Sequence[int]) -> Kernel:
+    """The answer for a result whose sizes may vary."""
+    if kernel.strides is None:
+        return kernel
+    try:
+        return replace(kernel, strides=sized_strides(shape, kernel.strides))
+    except UnsupportedFakeTensorException:
+        return replace(kernel, strides=None)
 
 
 @lru_cache(maxsize=256)
