@@ -17,7 +17,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-from weakref import ReferenceType
 
 import torch
 from torch.autograd.function import FunctionCtx
@@ -43,7 +42,7 @@ from torchweld.capture.originals import follow_originals
 from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
-from torchweld.capture.state import Stuck, WithoutCopies
+from torchweld.capture.state import Stuck, WithoutCopies, WithoutSupposed
 from torchweld.capture.wrap import is_empty_cell
 from torchweld.data_sizes import CODES as BY_DATA
 from torchweld.frame import hook
@@ -52,11 +51,11 @@ from torchweld.frame.decode import decode
 from torchweld.frame.hook import FrameView
 from torchweld.frame.program import Dispatcher, Entry, torch_init
 from torchweld.generators import is_suspendable, starter
-from torchweld.ir.graph import OWNED, SETTINGS, VAL
+from torchweld.ir.graph import SETTINGS, VAL
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.ir.size_node import hint_of
-from torchweld.ir.source import Item, Local
+from torchweld.ir.source import Local
 from torchweld.pipeline import (
     STATISTICS,
     Backend,
@@ -71,6 +70,7 @@ from torchweld.pipeline import (
     wanted,
     weld_backend,
 )
+from torchweld.programs import mark_owned
 from torchweld.rests import names_of, origin_of
 from torchweld.sites import REGION, Made, Site, again, eager_call, locked
 from torchweld.variation import check_promises, guards_of, learn
@@ -232,7 +232,17 @@ def _broken(cap: Capture, error: Unsupported, fn: types.FunctionType, args: tupl
     stops = [*cap.stops]
     if isinstance(error, Stuck):
         stops.insert(0, error.born)
-    return _stopped_before(stops, fn, args, site, error.code in BY_DATA, cap.until)
+    entry = _stopped_before(stops, fn, args, site, error.code in BY_DATA, cap.until)
+    if entry is not None or not cap.sizes.data.found or not site.by_data:
+        return entry
+    site.by_data = False  # where the data makes a size may be a place that can be left
+    again = Capture(site.varying(), copies=site.copies)
+    try:
+        return _captured(again, fn, args, site)
+    except Unsupported as found:
+        return _broken(again, found, fn, args, site)
+    finally:
+        again.close()
 
 
 def _stopped_before(stops: list[int], fn: types.FunctionType, args: tuple[object, ...],
@@ -296,6 +306,8 @@ def _region(cap: Capture, fn: types.FunctionType, args: tuple[object, ...],
             site.attributes.add(found.attr)
         except WithoutCopies:
             site.copies = False
+        except WithoutSupposed:
+            site.supposes = False
         cap.restart(site.varying(), site.copies)
 
 
@@ -367,17 +379,6 @@ def _compiled_call(region: Region, builder: GuardBuilder, values: tuple[object, 
     if not callable(call):
         raise UsageTypeError("W401", f"backend returned {type(call).__name__}, not a callable")
     return safe_from_overlap(region.graph, call)
-
-
-def mark_owned(region: Region, values: Sequence[object]) -> None:
-    """Mark the graph's inputs that are parameters, or parameters and buffers of a module."""
-    places = [n for n in region.graph.graph.nodes if n.op == "placeholder"]
-    tensors = [n for n in places if isinstance(n.meta[VAL], torch.Tensor)]
-    for place, source, value in zip(tensors, region.inputs, values, strict=True):
-        owned = isinstance(source, Item) and isinstance(source.base, Item) and (
-            source.base.key in ("_parameters", "_buffers"))  # fmt: skip
-        if isinstance(value, torch.nn.Parameter) or (owned and isinstance(value, torch.Tensor)):
-            place.meta[OWNED] = True
 
 
 def _is_worth(region: Region, site: Site) -> bool:
@@ -481,7 +482,7 @@ def _is_wrapper(fn: Any) -> bool:
     return False
 
 
-def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
+def on_frame(view: FrameView) -> tuple[weakref.ReferenceType[Entry], ...] | None:
     """Entries for a frame that eager code starts; None: frames of its code are let alone."""
     outer: Site | None = getattr(REGION, "site", None)
     if outer is None or is_compiling():
@@ -522,13 +523,13 @@ def on_frame(view: FrameView) -> tuple[ReferenceType[Entry], ...] | None:
     return (*_as_before(view), weakref.ref(entry))
 
 
-def _as_before(view: FrameView) -> tuple[ReferenceType[Entry], ...]:
+def _as_before(view: FrameView) -> tuple[weakref.ReferenceType[Entry], ...]:
     """The entries that the code has; with them as the answer, the hook asks again next time."""
     known = hook.state(view.code)
     return known if isinstance(known, tuple) else ()  # type: ignore[return-value]
 
 
-def _marked_frame(view: FrameView, mark: Mark) -> tuple[ReferenceType[Entry], ...] | None:
+def _marked_frame(view: FrameView, mark: Mark) -> tuple[weakref.ReferenceType[Entry], ...] | None:
     """As on_frame, for a function that the user, or torch.compiler.disable, has marked."""
     if mark is Mark.DISABLED:
         hook.set_quiet(view.code)

@@ -9,6 +9,7 @@ is what leads to one. What happens is counted in STATISTICS, and told in notes t
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import operator
 import types
@@ -41,7 +42,9 @@ from torchweld.graph.autograd import (
     outputs_require_grad,
 )
 from torchweld.graph.symbols import env_of
+from torchweld.ir.conditions import Fact
 from torchweld.ir.graph import (
+    BY_DATA,
     KEPT,
     VAL,
     GraphSettings,
@@ -52,7 +55,6 @@ from torchweld.ir.graph import (
 from torchweld.ir.guard import Guard
 from torchweld.ir.program import Call, GridLaunch, Launch, Program
 from torchweld.ir.size_node import is_number
-from torchweld.ir.sizes import Fact
 from torchweld.programs import (
     MakeBackward,
     dump,
@@ -82,7 +84,7 @@ class Compiled:
     """What became of one captured graph. kernels, externs: launches and ATen calls per call.
 
     differentiable: whether autograd can go through it. backwards: what was compiled for that when
-    it first did.
+    it first did. parts: the pieces of a graph in which the data decides sizes.
     """
 
     call: Callable[..., Any]
@@ -90,6 +92,7 @@ class Compiled:
     refusal: Refusal | None = None
     differentiable: bool = False
     backwards: list[Executable] = field(default_factory=list)
+    parts: list[Compiled] = field(default_factory=list)
 
     @property
     def kernels(self) -> int:
@@ -101,6 +104,9 @@ class Compiled:
 
     def text(self) -> str:
         """How the graph runs, in words."""
+        if self.parts:
+            inside = "; then ".join(p.text() for p in self.parts)
+            return f"pieces around what makes sizes: {inside}"
         if self.refusal is not None:
             return f"ATen calls ({self.refusal.code}: {self.refusal.why})"
         assert self.executable is not None
@@ -111,7 +117,8 @@ class Compiled:
         return "; ".join(parts)
 
     def _executables(self) -> list[Executable]:
-        return [*([] if self.executable is None else [self.executable]), *self.backwards]
+        own = [] if self.executable is None else [self.executable]
+        return [*own, *self.backwards, *(e for p in self.parts for e in p._executables())]
 
 
 def _count(executable: Executable, *kinds: type) -> int:
@@ -342,12 +349,12 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
         if cfg.mode == "strict" and isinstance(error, BackendError):
             raise
         why = error.refusal()
-        return _through_aten(gm, Refusal("W205", why.why, why.at) if records else why)
+        return through_aten(gm, Refusal("W205", why.why, why.at) if records else why)
     except Exception as error:
         if cfg.mode == "strict":
             raise
         STATISTICS.internal_errors += 1
-        return _through_aten(gm, Refusal("W901", f"{type(error).__name__}: {error}"))
+        return through_aten(gm, Refusal("W901", f"{type(error).__name__}: {error}"))
     if not program.meta["mutated"]:
         executable.explain = restoring(gm, gm.forward)
     executable.eager = restoring(gm, gm.forward)
@@ -391,7 +398,7 @@ def _differentiable(gm: GraphModule, number: int) -> Compiled:
     owned = owned_inputs(gm)
     static = frozenset(k for k, i in enumerate(parts.kept_inputs) if i in owned)
     env = env_of(parts.forward.forward) if parts.forward.sizes else None
-    known = () if env is None else env.facts()
+    known = () if env is None else env.all_facts()
     build = functools.partial(_backward, weakref.ref(compiled), parts, make, static, settings,
                               known)  # fmt: skip
     call = Differentiable(
@@ -435,7 +442,7 @@ def _backward(compiled: weakref.ref[Compiled], parts: Joint, make: MakeBackward,
     if owner is not None:
         owner.backwards.append(executable)
     env = env_of(parts.forward.forward) if parts.forward.sizes else None
-    facts = () if env is None else tuple(f for f in env.facts() if f not in known)
+    facts = () if env is None else tuple(f for f in env.all_facts() if f not in known)
     return Gradients(executable, places, numbers, facts)
 
 
@@ -454,7 +461,7 @@ def _borrowing(compiled: Compiled | None, parts: Joint) -> Borrowing | None:
     return Borrowing(compiled.executable, _lending(parts), sources)
 
 
-def _through_aten(gm: GraphModule, why: Refusal) -> Compiled:
+def through_aten(gm: GraphModule, why: Refusal) -> Compiled:
     STATISTICS.aten_graphs += 1
     events.emit("graph", "runs in ATen", why.text(), code=why.code, why=why.why)
     return Compiled(gm.forward, None, why)
@@ -462,12 +469,22 @@ def _through_aten(gm: GraphModule, why: Refusal) -> Compiled:
 
 def weld_backend(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """The default backend."""
-    compiled = _compile_with_numbers(gm) if number_places(gm) else compile_graph(gm)
+    if any(BY_DATA in n.meta for n in gm.graph.nodes):
+        compiled = _compile_in_steps(gm)
+    else:
+        compiled = compile_with_numbers(gm) if number_places(gm) else compile_graph(gm)
     STATISTICS.add(compiled)
     return compiled.call
 
 
-def _compile_with_numbers(gm: GraphModule) -> Compiled:
+def _compile_in_steps(gm: GraphModule) -> Compiled:
+    """A graph in which the data decides sizes, in pieces; what does it is loaded when first
+    needed."""
+    made: Compiled = importlib.import_module("torchweld.pieces").compile_in_pieces(gm)
+    return made
+
+
+def compile_with_numbers(gm: GraphModule) -> Compiled:
     """As compile_graph, of a graph that takes Python numbers."""
     tensors = numbers_as_tensors(gm)
     tensors.meta.update(gm.meta)

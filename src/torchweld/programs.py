@@ -46,6 +46,8 @@ from torchweld.ir.loop_text import text as loop_text
 from torchweld.ir.loop_verify import verify as verify_loop
 from torchweld.ir.plan_text import text as plan_text
 from torchweld.ir.program import HostPart, Program, Prologue
+from torchweld.ir.region import Region
+from torchweld.ir.source import Item
 from torchweld.ir.static_shapes import has_free_symbols
 from torchweld.lower.freeze import freeze
 from torchweld.lower.host import split_host
@@ -266,3 +268,14 @@ def owned_inputs(gm: GraphModule) -> frozenset[int]:
     """The positions of the inputs that are parameters or buffers of a module."""
     places = [n for n in gm.graph.nodes if n.op == "placeholder"]
     return frozenset(i for i, n in enumerate(places) if n.meta.get(OWNED))
+
+
+def mark_owned(region: Region, values: Sequence[object]) -> None:
+    """Mark the graph's inputs that are parameters, or parameters and buffers of a module."""
+    places = [n for n in region.graph.graph.nodes if n.op == "placeholder"]
+    tensors = [n for n in places if isinstance(n.meta[VAL], torch.Tensor)]
+    for place, source, value in zip(tensors, region.inputs, values, strict=True):
+        owned = isinstance(source, Item) and isinstance(source.base, Item) and (
+            source.base.key in ("_parameters", "_buffers"))  # fmt: skip
+        if isinstance(value, torch.nn.Parameter) or (owned and isinstance(value, torch.Tensor)):
+            place.meta[OWNED] = True

@@ -24,7 +24,9 @@ from torchweld.ir.graph import GraphSettings, end
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.ir.source import Source
-from torchweld.pipeline import Backend, Compiled, weld_backend
+from torchweld.pipeline import Backend, Compiled, eager_backend, weld_backend
+
+_OWN = (weld_backend, eager_backend)  # which know of sizes that only the data decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ class Site:
     vain because something changed meanwhile.
     points: the rest of the function from where it was broken (rests.py); owner: of such a rest, the
     function's site. seen: the breaks on the way to a rest; empty: how many rests in a row before
-    it had no operator. copies: whether captures may repeat calls (ADR 0017).
+    it had no operator. copies: whether captures may repeat calls (ADR 0017). by_data, supposes: as
+    of `Varying` (ADR 0028).
     """
 
     options: Options
@@ -85,14 +88,17 @@ class Site:
     seen: frozenset[object] = frozenset()
     empty: int = 0
     copies: bool = True
+    by_data: bool = True
+    supposes: bool = True
 
     def varying(self) -> Varying:
         """What changes from call to call, as far as that is known."""
         dynamic = self.options.dynamic
         learns = dynamic is not False and config.current().dynamic
+        by_data = self.by_data and self.options.backend in _OWN
         return Varying(frozenset(self.late), frozenset(self.parts if learns else ()),
                        dynamic is True, dynamic is not False, learns,
-                       frozenset(self.attributes))  # fmt: skip
+                       frozenset(self.attributes), by_data, self.supposes)  # fmt: skip
 
     def clear(self) -> None:
         self.late.clear()

@@ -1,7 +1,8 @@
 """Only questions whose answers change the outcome become facts."""
 
+from torchweld.ir.conditions import at_most, less
 from torchweld.ir.size_questions import decide_what_matters
-from torchweld.ir.sizes import SizeEnv, at_most, less
+from torchweld.ir.sizes import SizeEnv
 
 
 def decided(ask, hint=20):

@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 
+from torchweld.ir.conditions import at_most, equal
 from torchweld.ir.expr import evaluate
 from torchweld.ir.size_values import complexity, tidied
-from torchweld.ir.sizes import SizeEnv, at_most, equal
+from torchweld.ir.sizes import SizeEnv
 
 
 def facts(env):

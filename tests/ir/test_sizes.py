@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchweld.base.loc import Loc
+from torchweld.ir.conditions import at_most, equal, junction, less, negation
 from torchweld.ir.expr import Sym
 from torchweld.ir.fake import FakeMode
 from torchweld.ir.size_node import SizeNode, expr_of, plain, symbolic
-from torchweld.ir.sizes import SizeEnv, at_most, equal, junction, less, negation
+from torchweld.ir.sizes import SizeEnv
 
 
 def said(env):

@@ -32,8 +32,11 @@ WITH_TORCH = {
         "quiet",
         "raising",
         "region",
+        "size_makers",
         "size_node",
+        "size_writer",
         "static_shapes",
+        "steps",
         "torch_functions",
     )
 }

@@ -28,6 +28,7 @@ from torchweld.capture.ops import (
 from torchweld.capture.owned_items import of_owned
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
+from torchweld.capture.symbolic import is_varying, number_value
 from torchweld.capture.tensors import tensor_binary
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -78,7 +79,8 @@ def compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = N
     if isinstance(a, SizeValue) or isinstance(b, SizeValue):
         answer = cap.sizes.compute(fn, (a, b))
         if answer is not NotImplemented:
-            cap.deliver(boolean(bool(answer)), cont)
+            known = number_value(answer)
+            cap.deliver(known if is_varying(known) else boolean(known.obj), cont)
             return
     if is_graph_number(a, b) and {a.cls(), b.cls()} <= {bool, int, float}:
         cap.deliver(boolean(number_decide(cap, fn, a, b)), cont)

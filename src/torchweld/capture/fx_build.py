@@ -22,6 +22,7 @@ from torch.fx import Graph, Node
 from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
 from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
+from torchweld.capture.by_data import Made
 from torchweld.capture.fake_copies import FakeMaker
 from torchweld.capture.late import LateNumber, LateNumbers, takes_late, takes_number_only
 from torchweld.capture.state import Stuck, refuse
@@ -44,59 +45,33 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
+from torchweld.capture.watchful import WatchfulMode, memories, memory_of
+from torchweld.ir.expr import Expr
 from torchweld.ir.fake import FakeMode, decomposing, whole
-from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.graph import BY_DATA, DRAWS, LOC, VAL, WRITES
 from torchweld.ir.hooks import SavedHooks
+from torchweld.ir.nested import tensors_in
 from torchweld.ir.raising import is_risky
 from torchweld.ir.size_node import node_of
+from torchweld.ir.size_node import symbolic as symbolic_number
+from torchweld.ir.sizes import UnknownSizeError
 from torchweld.ir.source import Source
 
 # a multi-tensor result is unpacked only to this depth
 _MAX_NESTING = 4
 
 
-class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
-    """FakeMode that remembers which tensors were written: inference tensors count no versions.
-
-    draws: how many operators drew random numbers. noted: while watching, what memory was written.
-    writes: the memory of every tensor that was written, in order.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.written: set[int] = set()
-        self.draws = 0
-        self.watching = 0
-        self.noted: set[int] = set()
-        self.writes: list[int] = []
-
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.draws += torch.Tag.nondeterministic_seeded in func.tags
-        if func._schema.is_mutable:
-            for i, place in enumerate(func._schema.arguments):
-                if place.alias_info is not None and place.alias_info.is_write:
-                    given = args[i] if i < len(args) else (kwargs or {}).get(place.name)
-                    self.note(given)
-        return super().dispatch(func, types, args, kwargs)
-
-    def note(self, given: Any) -> None:
-        """These were written."""
-        for x in given if isinstance(given, tuple | list) else (given,):
-            if isinstance(x, torch.Tensor):
-                self.writes.append(_memory(x))
-                if x.is_inference():
-                    self.written.add(_memory(x))
-                elif self.watching:
-                    self.noted.add(_memory(x))
-
-
-def _memory(fake: torch.Tensor) -> int:
-    return int(fake.untyped_storage()._cdata)
-
-
 def unknown(at: Loc) -> GraphBreak:
     """The break of one who looks at a number that the graph computes."""
     return refuse("W102", "a number that the graph computes is looked at", at)
+
+
+def tensors_of(x: Slot) -> Iterator[TensorValue]:
+    """The tensors in the result of an operator."""
+    if isinstance(x, TensorValue):
+        yield x
+    for item in x.items if isinstance(x, ListValue | TupleValue) else ():
+        yield from tensors_of(item)
 
 
 class Row:
@@ -151,6 +126,8 @@ class GraphBuilder:
         self.n_calls = 0
         self.risky = False
         self.on_risk: Callable[[], None] = lambda: None
+        self.on_data: Callable[[], None] = lambda: None
+        self.differentiated = False  # a backward has run in the graph
         self.computes = False  # numbers, in the graph
         self.may_fail: list[GraphNumber] = []  # those whose arithmetic may raise
         self._names: set[str] = set()
@@ -178,7 +155,7 @@ class GraphBuilder:
 
     def _fake(self, real: torch.Tensor) -> torch.Tensor:
         """The fake of a real tensor. Tensors that share memory have fakes that share memory."""
-        memory = _memory(real)
+        memory = memory_of(real)
         first = self.memories.get(memory)
         if first is None:
             made = self.maker.like(real)
@@ -206,6 +183,10 @@ class GraphBuilder:
             return x.obj  # graphs inside of nodes have no sizes of their own
         return self.sizes.node(self.graph, x.number.node.value, self.tensors, self._late_size)
 
+    def exactly(self, e: Expr) -> Any:
+        """An expression as a node, in which nothing is replaced by what is known of it."""
+        return self.sizes.writer(self.root, self.tensors, self._late_size).exactly(e)
+
     def _late_size(self, source: Source) -> Node:
         late = self.late.leaves[source]
         node = self.number(late)
@@ -219,7 +200,7 @@ class GraphBuilder:
         written = self.mode.written
         return [i for i, (_, v, _) in enumerate(self.inputs)
                 if _version(v.fake) != self.versions[i] or (
-                    written and _memory(v.fake) in written)]  # fmt: skip
+                    written and memory_of(v.fake) in written)]  # fmt: skip
 
     def _name(self, text: str) -> str:
         base = re.sub(r"\W+", "_", text).strip("_").lower() or "arg"
@@ -241,15 +222,93 @@ class GraphBuilder:
         fx_kwargs = {k: self.to_fx(v) for k, v in kwargs.items()}
         real_args = [self.to_fake(a) for a in args]
         real_kwargs = {k: self.to_fake(v) for k, v in kwargs.items()}
+        self.mode.maker = self.sizes.data.maker if self.takes_data else None
+        given_fakes = tensors_in((real_args, real_kwargs), FakeTensor)
+        versions = [_version(x) for x in given_fakes]
+        writes, draws = len(self.mode.writes), self.mode.draws
+        first, runs = len(self.sizes.data.maker.made), self.sizes.data.maker.runs
         result = self.run(op, target, real_args, real_kwargs, at)
         node = self.graph.create_node(op, target, fx_args, fx_kwargs)
         node.meta[LOC] = at
         node.meta[VAL] = result
         self.n_calls += 1
+        # versions say it where there are any: what an operator is made of is not always looked at
+        noted = self.mode.writes[writes:]
+        written = {memory_of(x) for x, v in zip(given_fakes, versions, strict=True)
+                   if (memory_of(x) in noted if x.is_inference() else _version(x) != v)}
+        if written:
+            found = (i for i, n in enumerate(node.all_input_nodes)
+                     if not written.isdisjoint(memories(n.meta.get(VAL))))  # fmt: skip
+            node.meta[WRITES] = tuple(found)
+        if self.mode.draws > draws:
+            node.meta[DRAWS] = True
+        if self.sizes.data.maker.runs > runs:
+            return self._by_data(node, result, at, first)
         if is_risky(node):
             self.risky = True
             self.on_risk()
         return self.wrap_result(node, result, at, 0)
+
+    def _by_data(self, node: Node, result: Any, at: Loc, first: int) -> Value:
+        """The Value of what has sizes that only the data decides. first: the new symbol's number.
+
+        Errors: GraphBreak W105 where a size is not one of these but made of them.
+        """
+        node.meta[BY_DATA] = True
+        self.risky |= is_risky(node)
+        self.on_data()
+        value = self.wrap_result(node, result, at, 0)
+        if not self.sizes.data.find(list(tensors_of(value)), first):
+            raise refuse("W105", f"{node.target} makes a size of one that depends on data", at)
+        return value
+
+    @property
+    def takes_data(self) -> bool:
+        """Whether sizes that only the data decides may be made now."""
+        known = self.sizes.varying
+        plain = self.graph is self.root and not self.differentiated
+        return known.by_data and known.allowed and plain
+
+    def whole_number(self, x: TensorValue, at: Loc) -> Value:
+        """The integer that a tensor holds, which only the data decides."""
+        data = self.sizes.data
+        symbol = data.maker.number()
+        node = self.graph.call_method("item", (self.node_of(x),))
+        node.meta[VAL], node.meta[LOC] = symbolic_number(self.sizes.env, symbol), at
+        node.meta[BY_DATA] = True
+        self.n_calls += 1
+        data.found[symbol] = Made(x, node=node)
+        self.on_data()
+        return number_value(node.meta[VAL])
+
+    def whole_numbers(self, x: TensorValue, shape: list[int], at: Loc) -> Value:
+        """The integers that a tensor holds, in nested lists."""
+        if not shape:
+            return self.whole_number(x, at)
+        node = self.graph.call_method("tolist", (self.node_of(x),))
+        node.meta.update({LOC: at, BY_DATA: True})
+        self.n_calls += 1
+        self.on_data()
+        value = self._numbers_in(node, x, shape, (), at)
+        node.meta[VAL] = [n.meta[VAL] for n in node.users]
+        return value
+
+    def _numbers_in(self, node: Node, x: TensorValue, shape: list[int], place: tuple[int, ...],
+                    at: Loc) -> Value:  # fmt: skip
+        """The list, or the number, that a node is."""
+        data = self.sizes.data
+        if len(place) == len(shape):
+            symbol = data.maker.number()
+            node.meta[VAL] = symbolic_number(self.sizes.env, symbol)
+            data.found[symbol] = Made(x, place=place, node=node)
+            return number_value(node.meta[VAL])
+        items: list[Slot] = []
+        for i in range(shape[len(place)]):
+            part = self.graph.call_function(operator.getitem, (node, i))
+            part.meta.update({LOC: at, BY_DATA: True})
+            items.append(self._numbers_in(part, x, shape, (*place, i), at))
+            part.meta.setdefault(VAL, [])
+        return ListValue(items)
 
     def _as_number(self, target: Any, place: str, x: Any, at: Loc) -> Any:
         """A tensor where an operator wants a number: it reads it with item()."""
@@ -285,14 +344,19 @@ class GraphBuilder:
     def run(self, op: str, target: Any, args: list[Any], kwargs: dict[str, Any], at: Loc) -> Any:
         """The result of an operator on FakeTensors."""
         name = getattr(target, "__name__", str(target))
-        symbolic = bool(self.sizes.readings)
+        symbolic = self.sizes.symbolic
         self.mode.cache_enabled &= not symbolic  # torch's memo asks symbols for what ours lack
         try:
-            with self.mode, decomposing() if symbolic else nullcontext():
+            with self.mode, decomposing() if symbolic else nullcontext(), (
+                    self.sizes.data.in_operator()):  # fmt: skip
                 if op == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 with whole(target):
                     return target(*args, **kwargs)
+        except GraphBreak:
+            raise
+        except UnknownSizeError as error:
+            raise refuse("W102", f"{name}: {error}", at) from None
         except DataDependentOutputException as error:
             raise refuse("W102", f"{name} needs the value of a Tensor ({error.func})", at) from None
         except DynamicOutputShapeException as error:

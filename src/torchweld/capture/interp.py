@@ -21,6 +21,7 @@ from torchweld.capture import functions, opcodes, outside
 from torchweld.capture.attrs import closure_of
 from torchweld.capture.calls import call_value
 from torchweld.capture.class_writes import settle_class_guards
+from torchweld.capture.functions.checks import suppose
 from torchweld.capture.guard_build import FEW_PAIRS, is_no_inference
 from torchweld.capture.modes import ATTENTION, attention_order
 from torchweld.capture.modes_kept import keep_modes, left_in_inference
@@ -49,6 +50,7 @@ from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code, Instr
 from torchweld.frame.points import CALLEE, is_rest, sets_up
 from torchweld.ir.region import Region
+from torchweld.ir.sizes import SizeEnv, let_be
 from torchweld.ir.source import Attr, Item, Local, Source
 
 _FILLED = (functions, opcodes, outside)  # imported for the tables that they fill
@@ -102,6 +104,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         _check_left(cap, inference)
         modes = keep_modes(cap)
         rest = suspend(cap) if cap.stop or cap.handed is not None else None
+        suppose(cap)
         outputs, result, finish = residualize(cap, grad_mode, locals_, modes, rest)
         graph = _finish_graph(cap, outputs)
     finally:
@@ -123,12 +126,19 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
             cap.guard("predicate", source, has_plain_data)
     if not grad_mode and not cap.reads_grad and torch.is_grad_enabled not in cap.modes_set:
         _forget_requires_grad(cap)
-    env, readings = cap.sizes.env, tuple(cap.sizes.readings.values())
-    env.where = nowhere
+    env, readings = _end_questions(cap), tuple(cap.sizes.readings.values())
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
                   rest.resume if rest is not None else None, cap.builder.n_calls,
                   env if readings else None, readings,
                   cap.locks[0] if cap.locks else None)  # fmt: skip
+
+
+def _end_questions(cap: Capture) -> SizeEnv:
+    """What is known of sizes; what is asked from now on, later stages ask."""
+    env = cap.sizes.env
+    env.where, env.asked = nowhere, let_be
+    cap.builder.mode.maker = None
+    return env
 
 
 def _check_hooked(cap: Capture) -> None:

@@ -32,6 +32,7 @@ from torchweld.capture.values.base import (
     constant,
     is_constant,
 )
+from torchweld.ir.graph import WRITES
 from torchweld.ir.launches import Launch, Slot, launch, number_of
 
 Args = list[Value]
@@ -211,6 +212,7 @@ def _record(cap: Capture, kernel: Any, base: types.FunctionType,
     made = Launch(kernel, *grids, args, named, tuple(places))
     cap.builder.call("call_function", launch, [Const(number_of(made)), TupleValue([*tensors])], {},
                      cap.loc())  # fmt: skip
+    cap.builder.graph._root._prev.meta[WRITES] = tuple(places)
     for i in places:
         cap.builder.mode.note(tensors[i].fake)
 

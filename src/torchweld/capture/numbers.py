@@ -26,6 +26,8 @@ from torchweld.capture.symbolic import is_owned
 from torchweld.capture.values.base import Const, Slot, TensorValue, Value, constant
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.size_makers import holds_number
+from torchweld.ir.size_node import plain
 from torchweld.ir.source import Source
 
 _INFIX: dict[str, Callable[..., float]] = {
@@ -45,9 +47,36 @@ def item(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont |
         raise raised(RuntimeError, f"a Tensor with {x.fake.numel()} elements cannot be converted "
                                    "to Scalar")  # fmt: skip
     builder = cap.builder
+    if holds_number(x.fake) and builder.takes_data:
+        cap.deliver(builder.whole_number(x, cap.loc()), cont)
+        return
     if not x.fake.is_floating_point() or builder.bodies or builder.graph is not builder.root:
         raise refuse("W102", "Tensor.item", cap.loc())
     cap.deliver(builder.item(x, cap.loc()), cont)
+
+
+def whole_item(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+               cont: Cont | None) -> None:  # fmt: skip
+    """int() of a tensor of integers."""
+    x = args[0]
+    if len(args) > 1 or kwargs or not (isinstance(x, TensorValue) and holds_number(x.fake)):
+        raise refuse("W102", "int() of a Tensor", cap.loc())
+    item(cap, args, kwargs, cont)
+
+
+_LONGEST = 256  # list of numbers that the data decides
+
+
+def tolist(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
+    """Tensor.tolist() of integers, whose number is known."""
+    x = args[0]
+    if len(args) > 1 or kwargs or not (isinstance(x, TensorValue) and holds_number(x.fake)):
+        raise refuse("W102", "Tensor.tolist", cap.loc())
+    shape = [plain(n) for n in x.fake.shape]
+    if not cap.builder.takes_data or not all(type(n) is int for n in shape) or (
+            math.prod(shape) > _LONGEST):  # fmt: skip
+        raise refuse("W102", "Tensor.tolist", cap.loc())
+    cap.deliver(cap.builder.whole_numbers(x, shape, cap.loc()), cont)
 
 
 def _node(cap: Capture, node: Node) -> Node:
@@ -292,12 +321,17 @@ def value_read(cap: Capture, x: GraphNumber) -> TensorValue:
     """The tensor that a number was read of, as it was then."""
     (tensor,) = x.args
     assert isinstance(tensor, TensorValue)
+    return unwritten(cap, tensor, x.node)
+
+
+def unwritten(cap: Capture, tensor: TensorValue, before: Node) -> TensorValue:
+    """A tensor as it was when `before` read it."""
     builder = cap.builder
     if not tensor.fake.requires_grad and _memory(tensor.fake) not in builder.mode.writes:
         return tensor
     graph = builder.root
     made: list[Node] = []
-    for after, name, of in ((x.node, "detach", tensor.node), (None, "clone", None)):
+    for after, name, of in ((before, "detach", tensor.node), (None, "clone", None)):
         with graph.inserting_after(after or made[-1]):
             made.append(graph.call_method(name, (of or made[-1],)))
     fake = tensor.fake

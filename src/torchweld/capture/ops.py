@@ -147,7 +147,8 @@ def plain_truth(cap: Capture, x: Value) -> bool:
         return late
     match x:
         case Const() if is_varying(x):
-            return bool(cap.sizes.as_number(x) != 0)
+            number = cap.sizes.as_number(x)
+            return number if type(number) is bool else bool(number != 0)
         case Const():
             if type(x.obj).__flags__ & _HEAP_TYPE or hasattr(x.obj, "__len__"):
                 need_frozen(cap, x)

@@ -11,13 +11,14 @@ import math
 import torch
 
 from torchweld.base.errors import InternalError
+from torchweld.capture.by_data import Made
 from torchweld.capture.class_writes import class_statements
 from torchweld.capture.draws import go_back, state_of
 from torchweld.capture.grads import dropped, is_spent, spent, unchanged, without_graph
 from torchweld.capture.late import TYPE_VARIES, LateNumber
 from torchweld.capture.modes import around, copied, memory
 from torchweld.capture.modes_kept import Calls
-from torchweld.capture.numbers import number_text
+from torchweld.capture.numbers import number_text, unwritten
 from torchweld.capture.rebuild import BUILDERS, WRITERS
 from torchweld.capture.residual_iterators import stuck
 from torchweld.capture.session import Capture
@@ -35,6 +36,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.number import GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
+from torchweld.ir.conditions import Junction, Relation
 from torchweld.ir.region import Finish
 from torchweld.ir.source import Source
 
@@ -78,7 +80,7 @@ class Residual:
             case GraphNumber():
                 return number_text(self.cap, slot, self)
             case SizeValue():
-                return self.cap.sizes.text(slot.number.node.value, self.param, self.bind_const)
+                return self._size(slot)
             case Loose() if not slot.fixed:
                 assert slot.source is not None
                 return self.param(slot.source)
@@ -121,6 +123,24 @@ class Residual:
         if not x.fake.requires_grad and memory(x) in self._with_grad:
             return f"{self.bind_const(without_grad)}(outs[{at}])"
         return f"outs[{at}]"
+
+    def _size(self, x: SizeValue) -> str:
+        value = x.number.node.value
+        if isinstance(value, bool | Relation | Junction):
+            value = x.obj  # which asks
+        return self.cap.sizes.text(value, self.param, self.bind_const, self._made)
+
+    def _made(self, made: Made) -> str:
+        """A number that only the data decides, of what the graph has made."""
+        if made.node is None:
+            return f"{self.tensor(made.tensor)}.shape[{made.dim}]"
+        name = self.names.get(id(made.node))
+        if name is None:
+            self.cap.kept.append(made.node)
+            whole = self.tensor(unwritten(self.cap, made.tensor, made.node))
+            at = str(list(made.place)) if made.place else ""
+            name = self.names[id(made.node)] = self.assign(f"{whole}{at}.item()")
+        return name
 
     def late(self, x: LateNumber) -> str:
         """Numbers that are computed have their names from `prologue`."""
@@ -289,7 +309,8 @@ def _runs_again(cap: Capture) -> bool:
     """
     does = (*cap.effects, *cap.globals_written, *cap.class_writes, *cap.generators,
             *(c for c in cap.changed if c.source is not None))  # fmt: skip
-    needed = cap.in_block or (cap.builder.risky and (cap.handles_risk or len(does) > 0))
+    needed = cap.in_block or cap.sizes.data.asks or (
+        cap.builder.risky and (cap.handles_risk or len(does) > 0))  # fmt: skip
     if not needed or cap.builder.n_calls == 0:
         return False
     written = bool(cap.builder.mutated_inputs())

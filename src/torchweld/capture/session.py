@@ -178,7 +178,7 @@ class Capture:
         self.late = LateNumbers(varying.numbers, self.guard, self.loc)
         self.sizes = Sizes(varying, SizeEnv(self.loc))
         self.builder = GraphBuilder(self.late, self.sizes, self.force)
-        self.builder.on_risk = self.note_risk
+        self.builder.on_risk, self.builder.on_data = self.note_risk, self.note_data
         self.guards: dict[tuple[object, ...], Guard] = {}
         self.objects: dict[int, Value] = {}
         self.kept: list[object] = []
@@ -194,8 +194,7 @@ class Capture:
         self.grads: dict[int, tuple[TensorValue, Value]] = {}
         self.backwards = 0
         self.shown: set[int] = set()
-        self.locks: list[Any] = []
-        self.held: list[Any] = []
+        self.locks, self.held = list[Any](), list[Any]()
         self.class_attrs = varying.attributes
         self.class_writes: dict[ClassAttr, Value] = {}
         self.class_states: dict[type, ClassState] = {}
@@ -263,7 +262,7 @@ class Capture:
         if self.caller is None:
             raise InternalError("Capture.caller is not set")
         fn, args = _uncompiled(fn, args)
-        if self.sizes.readings and type(fn) is Const and not kwargs:
+        if self.sizes.symbolic and type(fn) is Const and not kwargs:
             made = self.sizes.call(fn.obj, args)
             if made is not None:
                 self.deliver(made, cont)
@@ -399,6 +398,10 @@ class Capture:
         self.handles_risk = self.handles_risk or any(map(handles, self.frames))
         if self.catches_risk is None and any(map(catches, self.frames)):
             self.catches_risk = next(iter(self.stop_numbers(self)), 0)
+
+    def note_data(self) -> None:
+        """A size is made that only the data decides: what depends on it is not copied."""
+        self.unguarded += 1
 
     def mark(self, cell: Mutable) -> None:
         """The frame changed this object. Errors: GraphBreak inside of a function that torch runs

@@ -115,7 +115,7 @@ def _calm(cap: Capture) -> bool:
     """Whether what a call does depends on nothing but its arguments and on what is guarded."""
     return not (cap.late.sources or cap.class_attrs or cap.globals_written or cap.handled
                 or cap.private.made or cap.substituted or cap.inline_next or cap.inference
-                or cap.builder.bodies)  # fmt: skip
+                or cap.builder.bodies or cap.sizes.data.found)  # fmt: skip
 
 
 def _modes(cap: Capture) -> Hashable:

@@ -33,6 +33,10 @@ class WithoutCopies(Exception):
     """The frame takes gradients of what copied calls made: it must be captured without copies."""
 
 
+class WithoutSupposed(Exception):
+    """The frame could not run again where what was supposed is wrong: nothing may be supposed."""
+
+
 class Handed(Exception):
     """The generator that is captured hands a value out. how: see `ir.region.Resume.hands`."""
 

@@ -17,26 +17,25 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from torchweld.capture.by_data import DataSizes, Made
 from torchweld.capture.class_state import ClassAttr
 from torchweld.capture.late import LateNumber
 from torchweld.capture.values.base import Const, SizeValue, TensorValue, TupleValue, Value
+from torchweld.ir.conditions import Ratio, equal
 from torchweld.ir.expr import (
     Expr,
-    FloorDiv,
     Int,
-    Mod,
-    Poly,
     Sym,
     as_expr,
     atoms,
-    from_terms,
     substitute,
 )
 from torchweld.ir.graph import VAL
 from torchweld.ir.guard import Reading
 from torchweld.ir.size_node import hint_of, node_of, plain, symbolic
 from torchweld.ir.size_values import Loose
-from torchweld.ir.sizes import Ratio, SizeEnv, equal
+from torchweld.ir.size_writer import SizeWriter
+from torchweld.ir.sizes import SizeEnv
 from torchweld.ir.source import Item, Source
 
 _ATEN = torch.ops.aten
@@ -51,6 +50,8 @@ class Varying:
     numbers: sources of numbers. parts: (source of a tensor, "size" or "stride", dimension). all: so
     does every size of every input that is no parameter. allowed: False if no size may vary.
     integers: whether numbers may become sizes. attributes: of classes, that are assigned.
+    by_data: whether sizes that only the data decides are captured; supposes: and whether more may
+    be supposed of them than is known.
     """
 
     numbers: frozenset[Source] = frozenset()
@@ -59,6 +60,8 @@ class Varying:
     allowed: bool = True
     integers: bool = False
     attributes: frozenset[ClassAttr] = frozenset()
+    by_data: bool = True
+    supposes: bool = True
 
 
 def is_varying(x: object) -> bool:
@@ -75,7 +78,8 @@ def number_value(x: Any) -> Const:
     """A number that may be symbolic as a Value; truth is decided."""
     x = plain(x)
     if isinstance(x, torch.SymBool):
-        return Const(bool(x))
+        node = node_of(x)
+        return SizeValue(x) if node is not None and node.is_open() else Const(bool(x))
     return SizeValue(x) if isinstance(x, torch.SymInt | torch.SymFloat) else Const(x)
 
 
@@ -84,7 +88,7 @@ _CALLS: dict[Any, Callable[..., Any]] = {
     min: min, max: max, pow: pow, abs: abs, int: torch.sym_int, float: torch.sym_float,
     math.floor: math.floor,
     math.ceil: math.ceil, math.trunc: math.trunc, torch.sym_int: torch.sym_int,
-    torch.sym_float: torch.sym_float, torch.sym_max: torch.sym_max, torch.sym_min: torch.sym_min,
+    torch.sym_float: torch.sym_float, torch.sym_max: max, torch.sym_min: min,
     math.sqrt: torch.sym_sqrt if hasattr(torch, "sym_sqrt") else torch._sym_sqrt,  # type: ignore[attr-defined]
     divmod: lambda a, b: (a // b, a % b), operator.index: lambda a: a, round: round,
 }  # fmt: skip
@@ -129,12 +133,21 @@ class Sizes:
     numbers: dict[int, SizeValue] = field(default_factory=dict)
     nodes: dict[Expr, Node] = field(default_factory=dict)
     promised: dict[Expr, Reading] = field(default_factory=dict)
+    data: DataSizes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.data = DataSizes(self.env, self.varying.supposes)
     kept: list[object] = field(default_factory=list)
 
     @property
     def active(self) -> bool:
         """Whether some size is a symbol, or may become one."""
         return bool(self.readings or self.varying.parts or self.varying.all)
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether there are symbols."""
+        return bool(self.readings or self.data.found)
 
     # ------------------------------------------------------------ symbols
     def symbol(self, source: Source, kind: str, dim: int, hint: int, lo: int | None = 2,
@@ -231,7 +244,7 @@ class Sizes:
     def as_number(self, x: Value) -> Any:
         """A plain or symbolic number; None if the value is another thing."""
         if isinstance(x, SizeValue):
-            return plain(x.number)
+            return bool(x.number) if x.cls() is bool else plain(x.number)
         if isinstance(x, LateNumber):
             made = self.number(x)
             return x.obj if made is None else made.number
@@ -263,12 +276,31 @@ class Sizes:
     def node(self, graph: Graph, value: Any, tensors: Mapping[Source, TensorValue],
              number: Callable[[Source], Node]) -> Any:  # fmt: skip
         """A symbolic number in the captured graph: a node, or a plain number."""
-        writer = _Writer(self, graph, tensors, number)
-        return writer.write(value)
+        return self.writer(graph, tensors, number).write(value)
 
-    def text(self, value: Any, param: Callable[[Source], str],
-             bind: Callable[[object], str]) -> str:  # fmt: skip
-        """A symbolic number as a Python expression over what is found at the sources."""
+    def writer(self, graph: Graph, tensors: Mapping[Source, TensorValue],
+               number: Callable[[Source], Node]) -> SizeWriter:  # fmt: skip
+        """What writes numbers into the captured graph."""
+
+        def read(e: Expr) -> Node:
+            value = symbolic(self.env, e)
+            made = self.data.found.get(e)
+            if made is not None:
+                return made.read(graph, value)
+            reading = self.readings[e]
+            if reading.kind == "number":
+                return number(reading.source)
+            tensor = tensors[reading.source]
+            node = graph.call_function(_READ[reading.kind], (tensor.node, reading.dim))
+            node.meta[VAL] = value
+            return node
+
+        return SizeWriter(self.env, graph, read, self.nodes)
+
+    def text(self, value: Any, param: Callable[[Source], str], bind: Callable[[object], str],
+             made: Callable[[Made], str]) -> str:  # fmt: skip
+        """A symbolic number as a Python expression over what is found at the sources, and what the
+        graph makes."""
         match value:
             case Expr():
                 value = self.env.simplify(value)
@@ -276,11 +308,13 @@ class Sizes:
                     s: Sym.make(r.name(param(r.source)), None, None)
                     for s, r in self.readings.items() if s in atoms(value)
                 }  # fmt: skip
+                shown.update((s, Sym.make(made(m), None, None))
+                             for s, m in self.data.found.items() if s in atoms(value))
                 return f"({substitute(value, shown).text()})"
             case Ratio():
-                return f"({self.text(value.num, param, bind)} / {value.den})"
+                return f"({self.text(value.num, param, bind, made)} / {value.den})"
             case Loose():
-                args = ", ".join(self.text(a, param, bind) for a in value.args)
+                args = ", ".join(self.text(a, param, bind, made) for a in value.args)
                 return f"{bind(value.fn)}({args})"
         return repr(value)
 
@@ -294,78 +328,6 @@ def is_owned(source: Source) -> bool:
     """Whether a tensor is a parameter or buffer of a module."""
     return isinstance(source, Item) and isinstance(source.base, Item) and (
         source.base.key in ("_parameters", "_buffers"))  # fmt: skip
-
-
-class _Writer:
-    """Writes a number as nodes of the captured graph, each symbol and sum once."""
-
-    def __init__(self, sizes: Sizes, graph: Graph, tensors: Mapping[Source, TensorValue],
-                 number: Callable[[Source], Node]) -> None:  # fmt: skip
-        self.sizes = sizes
-        self.graph = graph
-        self.tensors = tensors
-        self.number = number
-
-    def write(self, value: Any) -> Any:
-        match value:
-            case Int():
-                return value.n
-            case Expr():
-                return self._expr(self.sizes.env.simplify(value))
-            case Ratio():
-                return self._op(value, operator.truediv, self.write(value.num), value.den)
-            case Loose():
-                return self._op(value, value.fn, *(self.write(a) for a in value.args))
-        return value
-
-    def _op(self, value: Any, fn: Any, *args: Any) -> Any:
-        """The node of a value that is fn(*args)."""
-        if not any(isinstance(a, Node) for a in args):
-            return fn(*args)
-        node = self.graph.call_function(fn, args)
-        now = fn(*(hint_of(a.meta[VAL]) if isinstance(a, Node) else a for a in args))
-        node.meta[VAL] = symbolic(self.sizes.env, value, now)
-        return node
-
-    def _expr(self, e: Expr) -> Any:
-        if isinstance(e, Int):
-            return e.n
-        known = self.sizes.nodes.get(e)
-        if known is None:
-            known = self.sizes.nodes[e] = self._made(e)
-        return known
-
-    def _made(self, e: Expr) -> Any:
-        match e:
-            case Poly():
-                total, so_far = self._term(*e.terms[0]), from_terms({e.terms[0][1]: e.terms[0][0]})
-                for coef, factors in e.terms[1:]:
-                    so_far = so_far + from_terms({factors: coef})
-                    total = self._op(so_far, operator.add, total, self._term(coef, factors))
-                return total
-            case FloorDiv():
-                return self._op(e, operator.floordiv, self._expr(e.num), self._expr(e.den))
-            case Mod():
-                return self._op(e, operator.mod, self._expr(e.num), self._expr(e.den))
-        return self._symbol(e)
-
-    def _term(self, coef: int, factors: tuple[Expr, ...]) -> Any:
-        part: Any = None if coef == 1 and factors else coef
-        product = as_expr(coef)
-        for f in factors:
-            product = product * f
-            node = self._expr(f)
-            part = node if part is None else self._op(product, operator.mul, part, node)
-        return part
-
-    def _symbol(self, e: Expr) -> Node:
-        reading = self.sizes.readings[e]
-        if reading.kind == "number":
-            return self.number(reading.source)
-        tensor = self.tensors[reading.source]
-        node = self.graph.call_function(_READ[reading.kind], (tensor.node, reading.dim))
-        node.meta[VAL] = symbolic(self.sizes.env, e)
-        return node
 
 
 __all__ = ["Form", "Sizes", "Varying", "is_varying", "number_value"]

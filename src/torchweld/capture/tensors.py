@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from torchweld.base.errors import GraphBreak
 from torchweld.capture.attrs import from_python, mro_lookup, watch_method
 from torchweld.capture.grads import grad_of
 from torchweld.capture.instances import MISSING
-from torchweld.capture.numbers import item
+from torchweld.capture.numbers import item, tolist, whole_item
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import FUNCTIONS, GETATTR
@@ -44,7 +45,7 @@ _METADATA_METHODS = frozenset((
 ))  # fmt: skip
 _LAYOUT = frozenset(("stride", "is_contiguous", "storage_offset"))
 _READS_DATA = frozenset((
-    "tolist", "__array__", "__bool__", "__int__", "__index__",
+    "__array__", "__bool__",
     "__complex__", "__contains__", "__repr__", "__str__", "__format__", "is_nonzero",
 ))  # fmt: skip
 _OUTSIDE = frozenset((
@@ -127,6 +128,8 @@ def metadata_call(name: str) -> Any:
             return
         try:
             found = getattr(tensor.fake, name)(*rest, **named)
+        except GraphBreak:
+            raise
         except Exception as error:
             raise raised(type(error), *error.args) from None
         if name == "type":
@@ -176,6 +179,9 @@ def register_methods() -> None:
     FUNCTIONS.add(mro_lookup(torch.Tensor, "requires_grad_"), requires_grad_)
     for name in ("item", "__float__"):
         FUNCTIONS.add(mro_lookup(torch.Tensor, name), item)
+    FUNCTIONS.add(mro_lookup(torch.Tensor, "tolist"), tolist)
+    for name in ("__int__", "__index__"):
+        FUNCTIONS.add(mro_lookup(torch.Tensor, name), whole_item)
 
 
 def tensor_binary(cap: Capture, op: Any, a: Value, b: Value, cont: Cont | None) -> None:
@@ -201,7 +207,7 @@ def tensor_getitem(cap: Capture, obj: TensorValue, key: Value, cont: Cont | None
             out = cap.builder.call("call_function", index, [obj, ListValue(found)], {}, cap.loc())
             cap.deliver(out, cont)
             return
-    tensor_binary(cap, operator.getitem, obj, cap.unwrap(key), cont)
+    tensor_binary(cap, operator.getitem, obj, places_of_masks(cap, cap.unwrap(key)), cont)
 
 
 def _places_in(cap: Capture, obj: TensorValue, key: Value) -> list[Any] | None:
@@ -222,10 +228,45 @@ def _places_in(cap: Capture, obj: TensorValue, key: Value) -> list[Any] | None:
 def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> None:
     """obj[key] = value."""
     try:
-        cap.builder.call("call_function", operator.setitem, [obj, cap.unwrap(key), value], {},
-                         cap.loc())  # fmt: skip
+        at = cap.unwrap(key)
+        if isinstance(value, TensorValue) and value.fake.dim():
+            at = places_of_masks(cap, at)
+        cap.builder.call("call_function", operator.setitem, [obj, at, value], {}, cap.loc())
     except NotConstant:
         raise refuse("W103", "assignment to an item of a Tensor", cap.loc()) from None
+
+
+# Masks as indices: which elements they choose is found once, and is an index like any other then.
+# What follows reads the chosen elements where it needs them; gradients go the way of indices.
+def places_of_masks(cap: Capture, key: Value) -> Value:
+    """The key of an item of a tensor, with the places that masks choose in the place of masks."""
+    parts = key.items if isinstance(key, TupleValue) and key.cls() is tuple else [key]
+    if not cap.builder.takes_data or not any(map(_is_mask, parts)):
+        return key
+    found: list[Value] = []
+    for part in parts:
+        assert isinstance(part, Value)
+        found += _places(cap, part) if _is_mask(part) and isinstance(part, TensorValue) else [part]
+    return TupleValue(list(found))
+
+
+def _is_mask(x: object) -> bool:
+    return isinstance(x, TensorValue) and x.fake.dtype is torch.bool and x.fake.dim() > 0
+
+
+def _places(cap: Capture, mask: TensorValue) -> list[Value]:
+    """An index for each dimension of a mask."""
+    data, version = cap.sizes.data, None if mask.fake.is_inference() else mask.fake._version
+    known = data.places.get((id(mask.fake), version)) if version is not None else None
+    if known is None:
+        call, at = cap.builder.call, cap.loc()
+        rows = call("call_function", torch.nonzero, [mask], {}, at)
+        known = [call("call_method", "select", [rows, Const(1), Const(d)], {}, at)
+                 for d in range(mask.fake.dim())]  # fmt: skip
+        if version is not None:
+            data.places[(id(mask.fake), version)] = known
+            cap.kept.append(mask)
+    return list(known)
 
 
 GETATTR.add(TensorValue, tensor_attr)

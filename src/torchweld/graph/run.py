@@ -91,6 +91,8 @@ def fakes_of(places: Sequence[Node]) -> list[FakeTensor]:
     """
     numbers = numbers_in(places)
     mode = mode_of([n.meta.get(VAL) for n in places])
+    if numbers:
+        mode.cache_enabled = False  # torch's memo asks symbols for what ours lack
     return [_nothing(mode) if i in numbers else fake_of(n) for i, n in enumerate(places)]
 
 

@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from torchweld.ir.size_node import node_of
+from torchweld.ir.static_shapes import expect_true, guard_or_false, guard_or_true
+
 _ATEN = torch.ops.aten
 _broadcast: Any = torch.broadcast_shapes
 _MASKS = (torch.bool, torch.uint8)
@@ -60,9 +63,14 @@ def _positional(func: OpOverload, args: Args, kwargs: Mapping[str, Any]) -> Args
 _NOTHING = "indices into a tensor without elements"
 
 
+def _is_empty(x: Tensor) -> bool:
+    """Whether it has no elements; where only the data decides that, kernels ask for every index."""
+    return bool(guard_or_false(x.numel() == 0))
+
+
 def _single_index(place: int) -> Callable[[Args], str | None]:
     def rule(args: Args) -> str | None:
-        return _NOTHING if args[0].numel() == 0 and args[place].numel() > 0 else None
+        return _NOTHING if _is_empty(args[0]) and not _is_empty(args[place]) else None
 
     return rule
 
@@ -73,18 +81,44 @@ def _index_list(args: Args) -> str | None:
     d, found = 0, False
     for i in indices:
         if i is None or i.dtype not in _MASKS:
-            found = found or (i is not None and x.shape[d] == 0)
+            found = found or (i is not None and guard_or_false(x.shape[d] == 0))
             d += 1
         else:
             d += i.dim()
-    return _NOTHING if found and all(i is None or i.numel() > 0 for i in indices) else None
+    return _NOTHING if found and not any(i is not None and _is_empty(i) for i in indices) else None
 
 
 # ---------------------------------------------------------------- arguments that do not fit
+def _some(args: Args) -> str | None:
+    """x, and dimensions: what is reduced has elements."""
+    x, dims = args[0], args[1] if len(args) > 1 else None
+    if not isinstance(x, Tensor) or isinstance(dims, Tensor) or not x.dim():
+        return None
+    reduced = range(x.dim()) if dims is None or dims == [] else (
+        dims if isinstance(dims, list | tuple) else (dims,))  # fmt: skip
+    for d in reduced:
+        if not guard_or_true(x.shape[d] == 0):
+            continue
+        _expect(x.shape[d] != 0)
+    return None
+
+
+def _expect(c: Any) -> None:
+    """Where only the data decides something, it has to be so."""
+    node = node_of(c)
+    if node is not None and node.is_open():
+        expect_true(c)
+
+
 def _vector(args: Args) -> str | None:
     index = args[2]
     fits = index.dim() <= 1 and index.dtype in _INDICES
     return None if fits else "an index that is no vector of integers"
+
+
+def _agree(n: Any, m: Any) -> bool:
+    """Whether two sizes are equal; where only the data decides that, they have to be."""
+    return guard_or_true(n == m) and bool(expect_true(n == m))
 
 
 def _slices(args: Args) -> str | None:
@@ -95,7 +129,8 @@ def _slices(args: Args) -> str | None:
     expected = list(x.shape)
     if expected:
         expected[dim] = index.numel()
-    return None if expected == list(source.shape) else "a source of another shape"
+    same = len(expected) == source.dim() and all(map(_agree, expected, source.shape))
+    return None if same else "a source of another shape"
 
 
 def _values(args: Args) -> str | None:
@@ -105,10 +140,11 @@ def _values(args: Args) -> str | None:
         return None  # as many as the mask has
     shape = list(_indexed(x, indices))
     given = list(values.shape)
-    while len(given) > len(shape) and given[0] == 1:
+    while len(given) > len(shape) and guard_or_false(given[0] == 1):
         given = given[1:]
     pairs = zip(reversed(given), reversed(shape), strict=False)
-    fits = len(given) <= len(shape) and all(n in (1, m) for n, m in pairs)
+    fits = len(given) <= len(shape) and all(guard_or_false(n == 1) or _agree(n, m)
+                                            for n, m in pairs)  # fmt: skip
     return None if fits else "values of another shape"
 
 
@@ -154,5 +190,7 @@ _RULES: tuple[tuple[frozenset[str], Callable[[Args], str | None]], ...] = (
      _index_list),
     (frozenset(("index_select", "index_copy", "index_add", "index_reduce")), _vector),
     (frozenset(("index_copy", "index_add", "index_reduce")), _slices),
+    (frozenset(("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median", "nanmedian",
+                "mode")), _some),
     (frozenset(("index_put", "_unsafe_index_put", "_index_put_impl")), _values),
 )  # fmt: skip

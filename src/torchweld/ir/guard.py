@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchweld.base.loc import NOWHERE, Loc
+from torchweld.ir.conditions import Fact
 from torchweld.ir.expr import Expr, Sym, atoms
-from torchweld.ir.sizes import Fact
 from torchweld.ir.source import Source
 
 # kind -> what `expected` is

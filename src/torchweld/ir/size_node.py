@@ -10,29 +10,16 @@ from __future__ import annotations
 
 import math
 import operator
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from torchweld.ir.expr import Expr, Int, as_expr
-from torchweld.ir.size_values import (
-    LARGEST,
-    Loose,
-    Number,
-    common,
-    complexity,
-    exact,
-    symbols_of,
-    tidied,
-)
-from torchweld.ir.sizes import (
+from torchweld.ir.conditions import (
     Condition,
     Junction,
     Ratio,
     Relation,
-    SizeEnv,
     at_most,
     ceil_ratio,
     condition_text,
@@ -43,46 +30,22 @@ from torchweld.ir.sizes import (
     negation,
     round_ratio,
 )
+from torchweld.ir.expr import ONE, Expr, Int, as_expr
+from torchweld.ir.size_values import (
+    LARGEST,
+    QUESTIONS,
+    Loose,
+    Number,
+    Shown,
+    common,
+    complexity,
+    exact,
+    symbols_of,
+    tidied,
+)
+from torchweld.ir.sizes import SizeEnv
 
 _MOST = 60  # symbols, numbers and operations of one size
-
-
-class _Shown:
-    """What torch's own questions about symbols find in the place of a sympy expression."""
-
-    is_number = is_Boolean = is_symbol = is_Symbol = False
-    args: tuple[object, ...] = ()
-
-    def __init__(self, node: SizeNode) -> None:
-        self.node = node
-
-    @property
-    def free_symbols(self) -> set[object]:
-        # torch asks sympy what kind they are, if that was imported
-        kind: Any = getattr(sys.modules.get("sympy"), "Symbol", None)
-        return {s if kind is None else kind(s.name) for s in symbols_of(self.node.value)}
-
-    def __str__(self) -> str:
-        return str(self.node.str())
-
-
-class _Env:
-    """What torch's own questions about truth find in the place of a ShapeEnv."""
-
-    fake_tensor_cache_enabled = False
-
-    def _maybe_evaluate_static(self, expr: _Shown, **options: object) -> bool | None:
-        node = expr.node
-        return node.env.known(node.condition())
-
-    def evaluate_sym_node(self, node: SizeNode, *args: object, **options: object) -> object:
-        return node.guard_bool("", 0) if node.is_bool() else node.fixed()
-
-    def is_unbacked_symint(self, symbol: object) -> bool:
-        return False
-
-
-_ENV = _Env()
 
 
 class SizeNode:
@@ -90,7 +53,7 @@ class SizeNode:
 
     __slots__ = ("env", "hint", "value")
     constant = fx_node = None
-    shape_env = _ENV
+    shape_env = QUESTIONS
 
     def __init__(self, env: SizeEnv, value: Number | Condition, hint: Any) -> None:
         self.env = env
@@ -117,7 +80,7 @@ class SizeNode:
 
     @property
     def expr(self) -> Any:
-        return _Shown(self)
+        return Shown(self)
 
     def is_constant(self) -> bool:
         return isinstance(self.value, Int | bool | float)
@@ -126,7 +89,7 @@ class SizeNode:
         return not self.is_constant()
 
     def has_hint(self) -> bool:
-        return True
+        return not self.is_open()
 
     def is_nested_int(self) -> bool:
         return False
@@ -210,7 +173,7 @@ class SizeNode:
         if isinstance(self.value, Expr):
             return self.env.fixed(self.value)
         for symbol in symbols_of(self.value):
-            self.env.fixed(symbol)
+            self.env.fixed(symbol)  # which raises for one that only the data decides
         return self.hint
 
     # ------------------------------------------------------------ asking
@@ -229,7 +192,35 @@ class SizeNode:
     def guard_bool(self, file: Any, line: int) -> bool:
         return self.env.decide(self.condition())
 
-    guard_size_oblivious = guard_or_false = guard_or_true = expect_true = guard_bool
+    def guard_or_false(self, file: Any, line: int) -> bool:
+        return self._unless_open(False)
+
+    def guard_or_true(self, file: Any, line: int) -> bool:
+        return self._unless_open(True)
+
+    guard_size_oblivious = guard_or_false
+
+    def expect_true(self, file: Any, line: int) -> bool:
+        """A check of torch's: it holds, or the compiled code does not run."""
+        c = self.condition()
+        if self.env.known(c) is None and self.env.is_open(c):
+            self.env.suppose(c)
+            return True
+        return self.env.decide(c)
+
+    def _unless_open(self, otherwise: bool) -> bool:
+        """Whether it holds; `otherwise` if only the data decides it, which is right either way."""
+        c = self.condition()
+        known = self.env.known(c)
+        if known is None and self.env.is_open(c):
+            return otherwise
+        return self.env.decide(c)
+
+    def is_open(self) -> bool:
+        """Whether only the data decides it."""
+        if self.is_bool():
+            return self.env.known(self.condition()) is None and self.env.is_open(self.condition())
+        return any(map(self.env.is_open, symbols_of(self.value)))
 
     def statically_known_true(self, file: Any, line: int) -> bool:
         return self.env.known(self.condition()) is True
@@ -330,6 +321,10 @@ class SizeNode:
         return self if self._is_least(other) else other
 
     def sym_max(self, other: SizeNode) -> SizeNode:
+        for x, least in ((self, other), (other, self)):
+            # of sizes that may be 0 torch makes steps in memory, which do not count then
+            if least.value is ONE and self.env.is_open(x.whole()):
+                return x
         return other if self._is_least(other) else self
 
     def _is_least(self, other: SizeNode) -> bool:

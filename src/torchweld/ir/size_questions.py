@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from torchweld.ir.sizes import Condition, SizeEnv
+from torchweld.ir.conditions import Condition
+from torchweld.ir.sizes import SizeEnv
 
 _RUNS = 32
 

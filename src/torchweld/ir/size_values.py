@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torchweld.ir.conditions import Junction, Ratio, Relation
 from torchweld.ir.expr import (
     Expr,
     FloorDiv,
@@ -20,7 +22,6 @@ from torchweld.ir.expr import (
     from_terms,
     terms_of,
 )
-from torchweld.ir.sizes import Junction, Ratio, Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +126,44 @@ def _opposite(rest: Expr, x: Mod, c: int) -> Expr:
         if m and k % c == 0 and (num.get(m, 0) + k // c) % d == 0:
             num[m] = -k // c
     return from_terms(num)
+
+
+class Shown:
+    """What torch's own questions about symbols find in the place of a sympy expression."""
+
+    is_number = is_Boolean = is_symbol = is_Symbol = False
+    args: tuple[object, ...] = ()
+
+    def __init__(self, node: Any) -> None:
+        self.node = node
+
+    @property
+    def free_symbols(self) -> set[object]:
+        # torch asks sympy what kind they are, if that was imported
+        kind: Any = getattr(sys.modules.get("sympy"), "Symbol", None)
+        return {s if kind is None else kind(s.name) for s in symbols_of(self.node.value)}
+
+    def __str__(self) -> str:
+        return str(self.node.str())
+
+
+class Questions:
+    """What torch's own questions about truth find in the place of a ShapeEnv."""
+
+    fake_tensor_cache_enabled = False
+
+    def _maybe_evaluate_static(self, expr: Shown, **options: object) -> bool | None:
+        known: bool | None = expr.node.env.known(expr.node.condition())
+        return known
+
+    def evaluate_sym_node(self, node: Any, *args: object, fallback_value: bool | None = None,
+                          **options: object) -> object:  # fmt: skip
+        if fallback_value is not None and node.is_bool() and node.is_open():
+            return fallback_value  # right either way
+        return node.guard_bool("", 0) if node.is_bool() else node.fixed()
+
+    def is_unbacked_symint(self, symbol: object) -> bool:
+        return isinstance(symbol, Shown) and symbol.node.is_open()
+
+
+QUESTIONS = Questions()

@@ -8,23 +8,32 @@ all that was used: they are guarded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from math import gcd
 
 from torchweld.base.loc import NOWHERE, Loc
+from torchweld.ir.conditions import (
+    OPERATIONS,
+    Condition,
+    Fact,
+    Junction,
+    Relation,
+    at_most,
+    by_range,
+    equal,
+    fact_of,
+    negation,
+    normal,
+    settled,
+)
 from torchweld.ir.expr import (
-    ZERO,
     Expr,
     FloorDiv,
     Int,
-    Poly,
     Sym,
-    as_expr,
     atoms,
     evaluate,
-    from_terms,
     substitute,
     terms_of,
 )
@@ -47,153 +56,6 @@ class Size:
     hint: int
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """`expr op 0`, where op is "==", "!=" or "<="."""
-
-    op: str
-    expr: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class Junction:
-    """All parts hold, or at least one."""
-
-    every: bool
-    parts: tuple[Condition, ...]
-
-
-Condition = Relation | Junction | bool
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """`left op right` holds; `at` is the user's line that needed it."""
-
-    op: str
-    left: Expr
-    right: Expr
-    at: Loc = NOWHERE
-
-    def text(self, names: Mapping[Expr, str] | None = None) -> str:
-        """`2 <= s0`. names: what symbols are called instead."""
-        shown: dict[Expr, Expr] = {s: Sym.make(n, None, None) for s, n in (names or {}).items()}
-        left, right = (substitute(e, shown).text() for e in (self.left, self.right))
-        return f"{left} {self.op} {right}"
-
-    def holds(self, values: Mapping[Expr, int]) -> bool:
-        """Whether it is true of these values of the symbols."""
-        return _OPS[self.op](evaluate(self.left, values) - evaluate(self.right, values))
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """num / den as a float, where the division is exact or the quotient is only rounded once."""
-
-    num: Expr
-    den: int
-
-
-_OPS: dict[str, Callable[[int], bool]] = {
-    "==": lambda d: d == 0,
-    "!=": lambda d: d != 0,
-    "<=": lambda d: d <= 0,
-}
-
-
-# ---------------------------------------------------------------- conditions
-def equal(a: Expr | int, b: Expr | int) -> Condition:
-    return _settled(Relation("==", as_expr(a) - b))
-
-
-def at_most(a: Expr | int, b: Expr | int) -> Condition:
-    """a <= b"""
-    return _settled(Relation("<=", as_expr(a) - b))
-
-
-def less(a: Expr | int, b: Expr | int) -> Condition:
-    """a < b"""
-    return at_most(as_expr(a) + 1, b)
-
-
-def negation(c: Condition) -> Condition:
-    """The condition that holds where `c` does not."""
-    match c:
-        case bool():
-            return not c
-        case Junction():
-            return junction(not c.every, *(negation(p) for p in c.parts))
-        case Relation("<="):
-            return _settled(Relation("<=", 1 - c.expr))
-        case Relation():
-            return Relation("!=" if c.op == "==" else "==", c.expr)
-
-
-def junction(every: bool, *parts: Condition) -> Condition:
-    """All of the parts, or any of them."""
-    left = tuple(p for p in parts if p is not every)
-    if any(isinstance(p, bool) for p in left):
-        return not every
-    if not left:
-        return every
-    return left[0] if len(left) == 1 else Junction(every, left)
-
-
-def condition_text(c: Condition) -> str:
-    match c:
-        case Relation():
-            return _fact(c, NOWHERE).text()
-        case Junction():
-            return (" and " if c.every else " or ").join(condition_text(p) for p in c.parts)
-    return str(c)
-
-
-def _settled(c: Relation) -> Condition:
-    """A relation in one form, or its truth where the bounds of the symbols decide it."""
-    c = _normal(c)
-    return _by_range(c.op, c.expr.lo, c.expr.hi, c)
-
-
-def _by_range(op: str, lo: int | None, hi: int | None, unknown: Condition) -> Condition:
-    if op == "<=":
-        if hi is not None and hi <= 0:
-            return True
-        return False if lo is not None and lo > 0 else unknown
-    if lo is not None and lo == hi == 0:
-        return op == "=="
-    apart = (lo is not None and lo > 0) or (hi is not None and hi < 0)
-    return op == "!=" if apart else unknown
-
-
-def _normal(c: Relation) -> Relation:
-    """Without a common factor; equalities with a positive first coefficient."""
-    terms = terms_of(c.expr)
-    common = gcd(*(n for m, n in terms.items() if m)) if terms else 0
-    if common == 0:
-        return c
-    constant = terms.get((), 0)
-    if c.op == "<=":
-        # common*x + constant <= 0 is x <= floor(-constant / common)
-        scaled = {m: n // common for m, n in terms.items() if m}
-        scaled[()] = -(-constant // common)
-        return Relation(c.op, from_terms(scaled))
-    if constant % common:
-        return Relation(c.op, Int.make(1))  # never equal
-    first = c.expr.terms[0][0] if isinstance(c.expr, Poly) else 1
-    scale = common if first > 0 else -common
-    return Relation(c.op, from_terms({m: n // scale for m, n in terms.items()}))
-
-
-def _fact(c: Relation, at: Loc) -> Fact:
-    """A relation with what is subtracted on the other side."""
-    terms = terms_of(c.expr)
-    left = from_terms({m: n for m, n in terms.items() if n > 0})
-    right = from_terms({m: -n for m, n in terms.items() if n < 0})
-    if c.op != "<=" and (isinstance(left, Int) or (isinstance(right, Sym) and left is not right)):
-        left, right = right, left
-    return Fact(c.op, left, right, at)
-
-
 # ---------------------------------------------------------------- what is known
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -203,6 +65,14 @@ class Bounds:
     hi: int | None
     lo_at: Loc = NOWHERE
     hi_at: Loc = NOWHERE
+
+
+class UnknownSizeError(Exception):
+    """The value of a number is needed that only the data decides."""
+
+
+def let_be(c: Relation) -> None:
+    """What is supposed is asked later."""
 
 
 class SizeEnv:
@@ -222,6 +92,9 @@ class SizeEnv:
         self._facts: dict[Relation, Loc] = {}
         self._intervals = Intervals()
         self._answer: Callable[[Condition], bool] | None = None
+        self.unbacked: set[Expr] = set()  # symbols that only the data decides
+        # told of what is supposed about these; it may raise
+        self.asked: Callable[[Relation], None] = let_be
         self.remembered: dict[object, object] = {}  # what operators made of these sizes
         self._answers: dict[Relation, bool | None] = {}  # as long as no fact is added
 
@@ -231,6 +104,17 @@ class SizeEnv:
         made = Sym.make(f"s{len(self.hints)}", lo, hi)
         self.hints[made] = hint
         self.bounds[made] = Bounds(lo, hi, self.where(), self.where())
+        return made
+
+    def unknown(self, hint: int, lo: int | None = 0, hi: int | None = None) -> Sym:
+        """A new symbol whose value only the data decides, always in these bounds.
+
+        hint: a likely value, for what is a matter of cost alone, and for what is supposed.
+        """
+        made = Sym.make(f"u{len(self.hints)}", lo, hi)
+        self.hints[made] = hint
+        self.bounds[made] = Bounds(lo, hi, self.where(), self.where())
+        self.unbacked.add(made)
         return made
 
     def hint(self, e: Expr) -> int:
@@ -278,7 +162,7 @@ class SizeEnv:
             case Junction():
                 return (all if c.every else any)(self.truth_now(p) for p in c.parts)
             case Relation():
-                return _OPS[c.op](self.hint(c.expr))
+                return OPERATIONS[c.op](self.hint(c.expr))
 
     def known(self, c: Condition) -> bool | None:
         """Whether a condition holds for all values that the facts allow; None: it depends."""
@@ -300,12 +184,72 @@ class SizeEnv:
             return known
         if self._answer is not None:
             return self._answer(c)
+        if self.is_open(c):
+            return self._supposed(c)
         now = self.truth_now(c)
         self._assume(c if now else negation(c))
         return now
 
+    def is_open(self, c: Condition | Expr) -> bool:
+        """Whether something depends on a symbol that only the data decides."""
+        if not self.unbacked:
+            return False
+        match c:
+            case Junction():
+                return any(map(self.is_open, c.parts))
+            case Relation():
+                return self.is_open(c.expr)
+            case Expr():
+                return not self.unbacked.isdisjoint(atoms(self.simplify(c)))
+        return False
+
+    def given(self, c: Condition) -> None:
+        """Take down what is known, and need not be asked."""
+        asked, self.asked = self.asked, let_be
+        try:
+            self.suppose(c)
+        finally:
+            self.asked = asked
+
+    def suppose(self, c: Condition) -> None:
+        """Take down that a condition holds, whatever the values now are."""
+        match c:
+            case Junction(every=True):
+                for part in c.parts:
+                    self.suppose(part)
+            case Junction():
+                likely = (p for p in c.parts if not isinstance(p, bool) and self._likely(p))
+                self.suppose(next(likely, c.parts[0]))
+            case Relation() if self.known(c) is None:
+                self.asked(c)
+                self._add(normal(replace(c, expr=self.simplify(c.expr))))
+
+    def _supposed(self, c: Condition) -> bool:
+        """The likely answer to a question about what only the data decides, as a fact."""
+        likely = self._likely(c)
+        self.suppose(c if likely else negation(c))
+        return likely
+
+    def _likely(self, c: Condition) -> bool:
+        """What is supposed: that sizes are none of the special ones, and not equal by chance."""
+        known = self.known(c)
+        if known is not None:
+            return known
+        match c:
+            case Junction():
+                return (all if c.every else any)(map(self._likely, c.parts))
+            case Relation() if c.op != "<=" and self.is_open(c):
+                return c.op == "!="
+        return self.truth_now(c)
+
     def fixed(self, e: Expr) -> int:
-        """The value of an expression; that it has this value is a fact from now on."""
+        """The value of an expression; that it has this value is a fact from now on.
+
+        Errors: UnknownSizeError where only the data decides it.
+        """
+        if self.is_open(e):
+            self.asked(Relation("==", e - self.hint(e)))
+            raise UnknownSizeError(f"{e.text()} is a number that only the data decides")
         now = self.hint(e)
         self.decide(equal(e, now))
         return now
@@ -319,7 +263,7 @@ class SizeEnv:
         return None
 
     def _known(self, c: Relation) -> bool | None:
-        c = _normal(replace(c, expr=self.simplify(c.expr)))
+        c = normal(replace(c, expr=self.simplify(c.expr)))
         if c not in self._answers:
             self._answers[c] = self._answered(c)
         return self._answers[c]
@@ -330,10 +274,10 @@ class SizeEnv:
         if negation(c) in self._facts:
             return False
         for ranges in (self._intervals.of, self._range_by_facts):
-            answer = _by_range(c.op, *ranges(c.expr), c)
+            answer = by_range(c.op, *ranges(c.expr), c)
             if isinstance(answer, bool):
                 return answer
-        answer = _settled(Relation(c.op, self._intervals.rebuilt(c.expr)))
+        answer = settled(Relation(c.op, self._intervals.rebuilt(c.expr)))
         return answer if isinstance(answer, bool) else None
 
     def _range_by_facts(self, e: Expr) -> Interval:
@@ -359,7 +303,7 @@ class SizeEnv:
             case Junction():
                 self.decide(next(p for p in c.parts if self.truth_now(p)))
             case Relation():
-                self._add(_normal(replace(c, expr=self.simplify(c.expr))))
+                self._add(normal(replace(c, expr=self.simplify(c.expr))))
 
     def _add(self, c: Relation) -> None:
         if c.op != "==":
@@ -379,7 +323,7 @@ class SizeEnv:
         if c.op == "<=":
             return Relation("==", c.expr) if lo == 0 else c
         side = c.expr if lo == 0 else -c.expr if hi == 0 else None
-        return c if side is None else self._sharper(_normal(Relation("<=", 1 - side)))
+        return c if side is None else self._sharper(normal(Relation("<=", 1 - side)))
 
     def _take(self, c: Relation, at: Loc) -> None:
         self._facts[c] = at
@@ -391,7 +335,7 @@ class SizeEnv:
         terms = terms_of(c.expr)
         found = {m[0]: n for m, n in terms.items() if len(m) == 1 and abs(n) == 1}
         sizes = {self._size_behind(x): x for x in found}
-        for symbol in sorted(filter(None, sizes), key=lambda s: -int(s.name[1:])):  # newest first
+        for symbol in sorted(filter(None, sizes), key=self._solved_later):
             atom = sizes[symbol]
             rest = (atom * found[atom] - c.expr) * found[atom]
             if symbol in atoms(rest):
@@ -415,6 +359,10 @@ class SizeEnv:
         if isinstance(x, FloorDiv) and isinstance(x.num, Sym) and isinstance(x.den, Int):
             return x.num if self.residues.get(x.num, (0, 0))[0] == x.den.n else None
         return x if isinstance(x, Sym) else None
+
+    def _solved_later(self, symbol: Sym) -> tuple[bool, int]:
+        """What only the data decides is solved for first, then the newest."""
+        return symbol not in self.unbacked, -int(symbol.text()[1:])
 
     def _replace(self, known: dict[Expr, Expr]) -> None:
         """Write all that is known without these."""
@@ -481,8 +429,8 @@ class SizeEnv:
 
     def _again(self, c: Relation, at: Loc) -> None:
         """Take a fact down once more, after its symbols have changed."""
-        c = _normal(c)
-        if isinstance(_settled(c), bool) or self._known(c):
+        c = normal(c)
+        if isinstance(settled(c), bool) or self._known(c):
             return
         if not (c.op == "<=" and self._bound(c.expr, at)):
             self._take(c, at)
@@ -500,7 +448,7 @@ class SizeEnv:
             if inner is None:
                 return False
             if not self._bound(inner, at):
-                self._take(_normal(Relation("<=", inner)), at)
+                self._take(normal(Relation("<=", inner)), at)
             return True
         if not isinstance(m[0], Sym) or m[0] not in self.bounds:
             return False
@@ -513,7 +461,19 @@ class SizeEnv:
         self._pin(symbol, at)
         return True
 
+    def supposed(self) -> tuple[Fact, ...]:
+        """The facts about what only the data decides: to be asked when that is known."""
+        return tuple(f for f in self.all_facts() if self._is_late(f))
+
     def facts(self) -> tuple[Fact, ...]:
+        """The facts that can be guarded: see `all_facts`."""
+        return tuple(f for f in self.all_facts() if not self._is_late(f))
+
+    def _is_late(self, fact: Fact) -> bool:
+        both = {*atoms(fact.left), *atoms(fact.right)} if self.unbacked else ()
+        return not self.unbacked.isdisjoint(both)
+
+    def all_facts(self) -> tuple[Fact, ...]:
         """The facts that say all that was used; those that follow from the others left out."""
         found = list(self._solved.values())
         for symbol, b in self.bounds.items():
@@ -528,7 +488,7 @@ class SizeEnv:
             if self._known(c) is None:
                 self._facts[c] = at
         self._answers.clear()
-        found += [_fact(c, at) for c, at in self._facts.items()]
+        found += [fact_of(c, at) for c, at in self._facts.items()]
         self._facts = kept
         return tuple(found)
 
@@ -539,18 +499,3 @@ def _undivided(quotient: FloorDiv, sign: int, constant: int) -> Expr | None:
         return None
     x, d = quotient.num, quotient.den.n
     return x - (d - 1 - constant * d) if sign > 0 else constant * d - x
-
-
-def floor_ratio(x: Ratio) -> Expr:
-    """math.floor(num / den): rounding does not carry a quotient over an integer below 2**53."""
-    return x.num // x.den
-
-
-def round_ratio(x: Ratio) -> Expr:
-    """round(num / den): up from more than a half, and from a half if the result is even then."""
-    whole, rest = x.num // x.den, x.num % x.den
-    return whole + (rest * 2 + whole % 2) // (x.den + 1)
-
-
-def ceil_ratio(x: Ratio) -> Expr:
-    return ZERO - (ZERO - x.num) // x.den

@@ -78,11 +78,12 @@ def _known(node: SizeNode) -> bool:
     return node.statically_known_true("", 0)
 
 
-guard_or_false = _identity((bool,), "guard_or_false", SizeNode.bool_)
-guard_or_true = _identity((bool,), "guard_or_true", SizeNode.bool_)
-guard_size_oblivious = _identity((bool,), "guard_size_oblivious", SizeNode.bool_)
+guard_or_false = _identity((bool,), "guard_or_false", lambda n: n.guard_or_false("", 0))
+guard_or_true = _identity((bool,), "guard_or_true", lambda n: n.guard_or_true("", 0))
+guard_size_oblivious = _identity((bool,), "guard_size_oblivious",
+                                 lambda n: n.guard_or_false("", 0))  # fmt: skip
 statically_known_true = _identity((bool,), "statically_known_true", _known)
-expect_true = _identity((bool,), "expect_true", SizeNode.bool_)
+expect_true = _identity((bool,), "expect_true", lambda n: n.expect_true("", 0))
 guard_bool = _identity((bool,), "guard_bool", SizeNode.bool_)
 guard_int = _identity((int,), "guard_int", SizeNode.int_)
 guard_float = _identity((float,), "guard_float", SizeNode.fixed)
@@ -95,8 +96,8 @@ is_symbolic = _fixed(False, "is_symbolic", SizeNode.is_symbolic)
 is_nested_int = _fixed(False, "is_nested_int", lambda node: False)
 is_concrete_int = _fixed(True, "is_concrete_int", SizeNode.is_constant)
 has_static_value = _fixed(True, "has_static_value", SizeNode.is_constant)
-has_guarding_hint = _fixed(True, "has_guarding_hint", lambda node: True)
-has_hint = _fixed(True, "has_hint", lambda node: True)  # torch 2.11
+has_guarding_hint = _fixed(True, "has_guarding_hint", lambda node: not node.is_open())
+has_hint = _fixed(True, "has_hint", lambda node: not node.is_open())  # torch 2.11
 _advise_is_size = _fixed(None, "_advise_is_size", lambda node: None)
 _advise_is_bounded = _fixed(None, "_advise_is_bounded", lambda node: None)
 
@@ -181,12 +182,18 @@ def free_symbols(val: Any) -> Any:
 
 def has_free_unbacked_symbols(x: Any) -> bool:
     """Whether a symbol that only the data decides is part of a size in `x`."""
-    return False if _ours(x) is not None else _real("has_free_unbacked_symbols")(x)
+    found = _ours(x)
+    if found is None:
+        return bool(_real("has_free_unbacked_symbols")(x))
+    return any(n.is_open() for n in found)
 
 
 def free_unbacked_symbols(x: Any) -> Any:
     """The symbols in `x` that only the data decides."""
-    return set() if _ours(x) is not None else _real("free_unbacked_symbols")(x)
+    found = _ours(x)
+    if found is None:
+        return _real("free_unbacked_symbols")(x)
+    return set().union(*(n.env.unbacked & symbols_of(n.value) for n in found))
 
 
 def _iterate_exprs(val: Any) -> Iterator[Any]:

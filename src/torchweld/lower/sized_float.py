@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torchweld.base.errors import LoweringError
+from torchweld.ir.conditions import Ratio
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import Expr
 from torchweld.ir.size_node import node_of
 from torchweld.ir.size_values import Loose
-from torchweld.ir.sizes import Ratio, SizeEnv
+from torchweld.ir.sizes import SizeEnv
 from torchweld.lower.sizes import expr_in
 from torchweld.lower.value import Val, constant, exp, lift, log, power, sqrt
 

@@ -43,7 +43,7 @@ def _symbol(env: SizeEnv, e: Expr) -> Expr | None:
     known = env.bounds.get(e)
     lo, hi = (e.smin, e.smax) if known is None else (known.lo, known.hi)
     # loops of kernels have names that begin with s
-    return SizeSym.make(f"n{e.name.lstrip('s')}", lo, hi, env.hints[e])
+    return SizeSym.make(f"n{e.name.lstrip('su')}", lo, hi, env.hints[e])
 
 
 def readings(pair: GraphPair) -> tuple[tuple[SizeSym, ...], tuple[Reading, ...]]:

@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchweld.ir.conditions import Fact
 from torchweld.ir.expr import Expr, evaluate
 from torchweld.ir.graph import Joint, Returned
 from torchweld.ir.size_node import expr_of
-from torchweld.ir.sizes import Fact, Size
+from torchweld.ir.size_values import symbols_of
+from torchweld.ir.sizes import Size
 from torchweld.runtime.executable import Executable
 from torchweld.runtime.sized import TooLargeError
 
@@ -56,6 +58,12 @@ _version = operator.attrgetter("_version")
 _KEPT = 64  # choices of sizes whose tangents are known, the latest
 
 
+def _holds(fact: Fact, sizes: Values) -> bool:
+    """Whether a fact holds; one that is about none of these sizes is of another piece's."""
+    symbols = {*symbols_of(fact.left), *symbols_of(fact.right)}
+    return symbols.isdisjoint(sizes) or (symbols <= sizes.keys() and fact.holds(sizes))
+
+
 class Gradients:
     """A compiled backward.
 
@@ -74,7 +82,7 @@ class Gradients:
 
     def fits(self, sizes: Values) -> bool:
         """Whether it may run for these sizes."""
-        return all(f.holds(sizes) for f in self.facts)
+        return all(_holds(f, sizes) for f in self.facts)
 
     def pick(self, n_inputs: int, wanted: Sequence[int]) -> Pick:
         """What puts the outputs, and None behind them, where autograd wants them."""

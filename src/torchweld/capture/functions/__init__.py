@@ -9,6 +9,7 @@ from torchweld.capture.functions import (
     builtin,
     caches,
     checkpoints,
+    checks,
     classes,
     containers,
     control_flow,
@@ -38,10 +39,10 @@ from torchweld.capture.functions import (
 
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
-    "caches", "checkpoints", "classes", "containers", "control_flow", "effects", "exception_groups",
-    "exceptions", "hooks", "iterators", "locks", "objects", "on_constants", "optimizers", "owned",
-    "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib", "texts", "torch_calls",
-    "torch_state", "transforms", "weak_references", "whole",
+    "caches", "checkpoints", "checks", "classes", "containers", "control_flow", "effects",
+    "exception_groups", "exceptions", "hooks", "iterators", "locks", "objects", "on_constants",
+    "optimizers", "owned", "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib",
+    "texts", "torch_calls", "torch_state", "transforms", "weak_references", "whole",
 ]  # fmt: skip
 
 whole.register()

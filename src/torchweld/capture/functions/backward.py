@@ -249,6 +249,9 @@ def _prepare(cap: Capture, ends: list[TensorValue]) -> None:
     """Errors: GraphBreak where autograd cannot be followed; WithoutCopies if fakes have no history
     because calls were copied."""
     cap.reads_grad = True
+    if cap.sizes.data.found:
+        raise refuse("W103", "a backward behind what has sizes that only the data decides",
+                     cap.loc())  # fmt: skip
     if cap.pure or cap.builder.bodies:
         raise refuse("W103", "a backward in a function that torch runs", cap.loc())
     if cap.slices is not None:
@@ -338,6 +341,7 @@ def _taken(cap: Capture, ends: list[TensorValue], inputs: list[TensorValue], gra
         made = cap.builder.call("call_function", by_name(cap, _GRAD), args, options, cap.loc())
     assert isinstance(made, TupleValue)
     cap.backwards += 1
+    cap.builder.differentiated = True
     found = cap.force_items(made.items)
     if any(isinstance(g, TensorValue) and g.fake.layout != torch.strided for g in found):
         raise refuse("W112", "a gradient that is sparse", cap.loc())

@@ -18,7 +18,7 @@ from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
-from torchweld.capture.numbers import item
+from torchweld.capture.numbers import item, whole_item
 from torchweld.capture.object_ids import identity_of
 from torchweld.capture.ops import (
     BINARY,
@@ -389,10 +389,13 @@ def bool_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     truth(cap, args[0], lambda t: cap.deliver(boolean(t), cont))
 
 
+_ITEMS = {float: item, int: whole_item}
+
+
 def _number(kind: type, special: str) -> CallHandler:
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        if kind is float and args and isinstance(args[0], TensorValue):
-            item(cap, args, kwargs, cont)
+        if kind in _ITEMS and args and isinstance(args[0], TensorValue):
+            _ITEMS[kind](cap, args, kwargs, cont)
             return
         if args and isinstance(args[0], TensorValue | ArrayValue):
             raise refuse("W102", f"{kind.__name__}() of a Tensor", cap.loc())

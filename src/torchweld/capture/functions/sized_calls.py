@@ -51,7 +51,7 @@ def _given(kwargs: Kwargs, name: str) -> bool:
 def _in_the_place_of(fn: Any, other: Callable[..., Any],
                      fits: Callable[[Args, Kwargs], bool]) -> None:  # fmt: skip
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        if cap.sizes.readings and fits(args, kwargs):
+        if cap.sizes.symbolic and fits(args, kwargs):
             cap.call(Const(other), args, kwargs, cont)
         else:
             graph_call(cap, fn, args, kwargs, cont)
@@ -90,7 +90,7 @@ def interpolate(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
     """A bicubic one is looked into where sizes vary: see `upsample_bicubic2d`."""
     mode = args[3] if len(args) > 3 else kwargs.get("mode")
     cubic = isinstance(mode, Const) and mode.sample == "bicubic"
-    if cap.sizes.readings and cubic and _resizes(args, kwargs):
+    if cap.sizes.symbolic and cubic and _resizes(args, kwargs):
         inline_anyway(cap, F.interpolate, args, kwargs, cont)
     else:
         graph_call(cap, F.interpolate, args, kwargs, cont)

@@ -77,6 +77,8 @@ class SizeValue(Const):
         return self.number.node.hint
 
     def cls(self) -> type:
+        if isinstance(self.number, torch.SymBool):
+            return bool
         return int if isinstance(self.number, torch.SymInt) else float
 
     def __repr__(self) -> str:

@@ -1,0 +1,75 @@
+"""The fake mode of captures: what operators write, draw, and make sizes of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchweld.ir.fake import FakeMode
+from torchweld.ir.nested import tensors_in
+from torchweld.ir.size_makers import SizeMaker, makes, run, suppose_bounds
+
+_SLICE = torch.ops.aten.slice.Tensor
+
+
+class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
+    """FakeMode that remembers which tensors were written: inference tensors count no versions.
+
+    draws: how many operators drew random numbers. noted: while watching, what memory was written.
+    writes: the memory of every tensor that was written, in order. maker: of sizes that only the
+    data decides, while they may be made.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.written: set[int] = set()
+        self.draws = 0
+        self.watching = 0
+        self.noted: set[int] = set()
+        self.writes: list[int] = []
+        self.maker: SizeMaker | None = None
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.maker is not None and makes(func):
+            out = run(self.maker, self, func, args, kwargs or {})
+            if out is not NotImplemented:
+                return out
+        if self.maker is not None and func is _SLICE:
+            suppose_bounds(self.maker.env, *args, **(kwargs or {}))
+        self.draws += torch.Tag.nondeterministic_seeded in func.tags and not (
+            _keeps_all(func, args, kwargs or {}))  # fmt: skip
+        if func._schema.is_mutable:
+            for i, place in enumerate(func._schema.arguments):
+                if place.alias_info is not None and place.alias_info.is_write:
+                    given = args[i] if i < len(args) else (kwargs or {}).get(place.name)
+                    self.note(given)
+        return super().dispatch(func, types, args, kwargs)
+
+    def note(self, given: Any) -> None:
+        """These were written."""
+        for x in given if isinstance(given, tuple | list) else (given,):
+            if isinstance(x, torch.Tensor):
+                self.writes.append(memory_of(x))
+                if x.is_inference():
+                    self.written.add(memory_of(x))
+                elif self.watching:
+                    self.noted.add(memory_of(x))
+
+
+def _keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operator that may drop elements by chance drops none."""
+    names = [a.name for a in func._schema.arguments]
+    if "dropout_p" not in names:
+        return False
+    at = names.index("dropout_p")
+    return bool((args[at] if at < len(args) else kwargs.get("dropout_p", 0.0)) == 0.0)
+
+
+def memories(value: Any) -> list[int]:
+    """The memory of the tensors in a node's value."""
+    return [memory_of(x) for x in tensors_in(value)]
+
+
+def memory_of(fake: torch.Tensor) -> int:
+    return int(fake.untyped_storage()._cdata)
