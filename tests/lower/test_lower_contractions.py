@@ -93,3 +93,53 @@ def test_scaled_product_of_inner_size_1_stays_with_blas() -> None:
     x, y = torch.randn(2, 5, 1), torch.randn(2, 1, 7)
     g = check(lambda x, y: torch.baddbmm(y, x, y, beta=2), x, y)
     assert externs(g) == ["aten.baddbmm.default"]
+
+
+# ---------------------------------------------------------------- results that are returned
+
+
+def gradient(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """The gradient of a weight of 2 MB."""
+    return (g.t() @ x).view(2, 512, 512)
+
+
+@needs_onednn
+def test_a_large_result_that_is_returned_is_written_into_kept_memory(linear: str) -> None:
+    g = check(gradient, torch.randn(64, 512), torch.randn(64, 1024), tol=TOLERANCE)
+    assert externs(g) == ["aten.mm.default"] and not nests(g)
+
+
+@needs_onednn
+def test_a_product_that_other_loops_read_is_onednns(linear: str) -> None:
+    g = check(lambda x, g: gradient(x, g) + 1.0, torch.randn(64, 512), torch.randn(64, 1024),
+              tol=TOLERANCE)  # fmt: skip
+    assert externs(g) == [linear]
+
+
+@needs_onednn
+def test_a_returned_product_over_many_rows_is_onednns(linear: str) -> None:
+    g = check(gradient, torch.randn(1024, 512), torch.randn(1024, 1024), tol=TOLERANCE)
+    assert externs(g) == [linear]
+
+
+@needs_onednn
+def test_a_returned_product_of_a_linear_layer_is_onednns(linear: str) -> None:
+    g = check(F.linear, torch.randn(1024, 256), torch.randn(512, 256), tol=TOLERANCE)
+    assert externs(g) == [linear]
+
+
+def test_rows_are_added_to_a_product_where_it_is() -> None:
+    def fn(x: torch.Tensor, g: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return torch.index_put(g.t() @ x, (i,), x[:8])
+
+    g = check(fn, torch.randn(64, 512), torch.randn(64, 1024), torch.arange(8) * 3, tol=TOLERANCE)
+    (store,) = nests(g)
+    assert store.out is g.outputs[0].buffer
+
+
+def test_a_product_that_is_read_later_is_copied_before_rows_are_added() -> None:
+    def fn(x: torch.Tensor, g: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        product = g.t() @ x
+        return torch.index_put(product, (i,), x[:8]) + product
+
+    check(fn, torch.randn(64, 512), torch.randn(64, 1024), torch.arange(8) * 3, tol=TOLERANCE)

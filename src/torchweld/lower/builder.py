@@ -30,9 +30,11 @@ class Builder:
 
     used: which of its results anybody uses.
     overwrites: the node may write its result over its first argument.
+    returned: the memory of its result is that of an output of the graph.
     """
 
-    __slots__ = ("_names", "name", "nodes", "origins", "overwrites", "specs", "used")
+    __slots__ = ("_names", "name", "nodes", "origins", "overwrites", "returned", "specs",
+                 "used")  # fmt: skip
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -41,13 +43,14 @@ class Builder:
         self.specs: tuple[Spec, ...] = ()
         self.used: frozenset[int] = frozenset()
         self.overwrites = False
+        self.returned = False
         self._names: set[str] = set()
 
     def begin(self, name: str, origins: tuple[str, ...], specs: tuple[Spec, ...]) -> None:
         """Turn to the FX node `name`."""
         self.name, self.origins, self.specs = name.replace("_default", ""), origins, specs
         self.used = frozenset()
-        self.overwrites = False
+        self.overwrites = self.returned = False
 
     @property
     def spec(self) -> Spec:

@@ -14,6 +14,15 @@ aten.addmm and of oneDNN's linear, for rows x inner x columns:
 A weight that is stored as inner x columns (GPT-2's Conv1D, 128x768x3072) gains as much through its
 transposed view: 4923 and 3271. In bf16 the two were equal (one thread).
 
+oneDNN allocates its result. Where that is returned, such as the gradient of a weight, the system
+gives and clears its pages anew in every call, which takes 0.45 ms a MB; BLAS writes into memory
+that is kept for it (runtime/_memory.c), and is not much slower where rows of both operands are
+summed. One thread, torch 2.13, 2026-11-30, milliseconds of processor time, oneDNN into new memory /
+into memory that was there / aten.mm into kept memory:
+
+    768x128 @ 128x3072      10.5   6.5   7.1
+    50257x128 @ 128x768      184    --   114
+
 Its activations are not used: the one for relu turns NaN into 0, and those for gelu and silu cost as
 much as a pass of their own.
 
@@ -45,6 +54,10 @@ from torchweld.lower.views import sliced, t
 
 LINEAR = "mkldnn._linear_pointwise.default"
 _LEAST_WORK = 1 << 22  # multiplications
+# A result that BLAS had better write: from there on it is kept in memory, and up to there oneDNN
+# gains less than new pages cost.
+_LEAST_KEPT = 2 << 20  # bytes
+_LONGEST_KEPT = 512  # of the dimension that is summed over
 # By the times above a slow kernel loses 1 us for every 2 ** 26 multiplications. A second product
 # costs 3 us, one more pass over the result as much as an inner size of 50 loses.
 _LEAST_SPLIT_WORK = 1 << 28
@@ -156,6 +169,9 @@ def _linear(b: Builder, x: Tensor, mat2: Tensor, bias: Tensor | None) -> Tensor:
     given = [b.as_view(o, row_major(o.shape)) for o in (x, t(mat2))]
     if not all(map(_adjacent, given)) or b.spec.device != "cpu":
         raise LoweringError("W202", "operand without adjacent elements")
+    kept = b.returned and bias is None and rows * columns * DType.F32.bytes >= _LEAST_KEPT
+    if kept and inner <= _LONGEST_KEPT and all(v.strides[0] is ONE for v in given):
+        raise LoweringError("W202", "product left to BLAS, which writes into memory that is kept")
     last: View | None = None if bias is None else b.as_view(bias, (ONE,))
     if last is not None and last.strides != (ONE,):
         raise LoweringError("W202", "bias without adjacent elements")

@@ -53,6 +53,19 @@ def overwriting(pair: GraphPair) -> frozenset[Node]:
     return frozenset(found)
 
 
+def returned(pair: GraphPair, over: frozenset[Node]) -> frozenset[Node]:
+    """The nodes whose memory an output of the graph has. over: stores into their arguments."""
+    found: set[Node] = set()
+    waiting = list(pair.forward.output_node().all_input_nodes)
+    while waiting:
+        node = waiting.pop()
+        found.add(node)
+        source = node.args[0] if node.args else None
+        if isinstance(source, Node) and source not in found and (node in over or _is_view(node)):
+            waiting.append(source)
+    return frozenset(found)
+
+
 def _is_dying(store: Node, given: set[Node], order: dict[Node, int]) -> bool:
     """Whether the store is the last that is done with its first argument, which the graph made."""
     old = store.args[0]
@@ -86,10 +99,14 @@ def _dies(old: Node, store: Node, order: dict[Node, int]) -> bool:
 def _views(old: Node) -> Iterator[Node]:
     """The nodes that are windows onto `old`, directly or through others."""
     for u in old.users:
-        rule = LOWERINGS.get(str(u.target))
-        if u.target is operator.getitem or (rule is not None and rule.kind == "view"):
+        if _is_view(u):
             yield u
             yield from _views(u)
+
+
+def _is_view(node: Node) -> bool:
+    rule = LOWERINGS.get(str(node.target))
+    return node.target is operator.getitem or (rule is not None and rule.kind == "view")
 
 
 def _readers(old: Node) -> Iterator[Node]:

@@ -21,7 +21,7 @@ from torchweld.lower.dtypes import check_float8
 from torchweld.lower.elementwise import lower_pointwise
 from torchweld.lower.fallback import Env, Lowered, lower_extern
 from torchweld.lower.finish import finish
-from torchweld.lower.overwrite import overwriting
+from torchweld.lower.overwrite import overwriting, returned
 from torchweld.lower.random_draws import draw_in_nests
 from torchweld.lower.registry import Rule, accepted, arguments_for, bind
 from torchweld.lower.sized_float import sized_float
@@ -40,6 +40,7 @@ def lower(pair: GraphPair) -> LoopGraph:
     inputs: list[Buffer] = []
     outputs: tuple[View | None, ...] | None = None
     over = overwriting(pair)
+    given = returned(pair, over)
     for node in pair.forward.nodes:
         b.begin(node.name, (str(node.meta.get(ORIGIN) or node.name),), ())
         if node.op == "placeholder":
@@ -48,7 +49,7 @@ def lower(pair: GraphPair) -> LoopGraph:
         elif node.op == "output":
             outputs = finish(b, pair, node, env, inputs)
         elif node.op == "call_function":
-            env[node] = _call(b, node, env, node in over)
+            env[node] = _call(b, node, env, node in over, node in given)
         else:
             raise LoweringError("W201", f"{node.op} node {node.name}", at=_loc(node))
     if outputs is None:
@@ -66,7 +67,7 @@ def _input(b: Builder, node: Node) -> Buffer:
     return b.buffer(spec_of(val), "", "input", size(val.storage_offset()))
 
 
-def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
+def _call(b: Builder, node: Node, env: Env, overwrites: bool, given: bool) -> Lowered:
     """The value of a call: by its rule, else by ATen."""
     if node.target is operator.getitem:
         source, k = node.args
@@ -84,7 +85,7 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool) -> Lowered:
             if rule.kind != "view":
                 check_float8(str(op), node)
             b.begin(node.name, b.origins, _specs(node))
-            b.used, b.overwrites = _used(node), overwrites
+            b.used, b.overwrites, b.returned = _used(node), overwrites, given
             return _apply(b, rule, copies, node, env)
         except LoweringError as error:
             del b.nodes[mark:]
