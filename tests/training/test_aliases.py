@@ -182,7 +182,8 @@ def test_inputs_that_share_memory():
 
 
 @pytest.mark.parametrize("layout", [
-    lambda x: x[:, 0], lambda x: x[:, 1:], lambda x: x[1:, ::2].t(), lambda x: x[1:], lambda x: x.t(),
+    lambda x: x[:, 0], lambda x: x[:, 1:], lambda x: x[1:, ::2].t(),
+    lambda x: x[1:], lambda x: x.t(),
 ])  # fmt: skip
 def test_an_input_with_gaps_that_eager_does_not_keep_is_saved_as_it_is(layout):
     def fn(x):
