@@ -226,27 +226,27 @@ def _nearer(op: Any, sample: Sample, got: Any, want: Any) -> bool:
         return False
     try:
         torch.manual_seed(SEED)
-        exact = op(*_in_f64(sample.args), **_in_f64(sample.kwargs))
+        exact = op(*in_f64(sample.args), **in_f64(sample.kwargs))
     except Exception:
         return False
     parts = [tensors(x) for x in (got, want, exact)]
     if len({len(p) for p in parts}) != 1:
         return False
-    return all(map(_as_near, *parts))
+    return all(map(as_near, *parts))
 
 
-def _in_f64(value: Any) -> Any:
+def in_f64(value: Any) -> Any:
     """The arguments, copied, with f64 in the place of bf16."""
     if isinstance(value, torch.Tensor):
         return value.double() if value.dtype == torch.bfloat16 else clone(value)
     if type(value) in (tuple, list):
-        return type(value)(map(_in_f64, value))
+        return type(value)(map(in_f64, value))
     if type(value) is dict:
-        return {k: _in_f64(v) for k, v in value.items()}
+        return {k: in_f64(v) for k, v in value.items()}
     return torch.float64 if value is torch.bfloat16 else value
 
 
-def _as_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> bool:
+def as_near(got: torch.Tensor, want: torch.Tensor, exact: torch.Tensor) -> bool:
     if not differences(got, want):
         return True
     if got.dtype != torch.bfloat16 or exact.dtype != torch.float64 or got.shape != exact.shape:

@@ -179,3 +179,14 @@ def test_inputs_that_share_memory():
 
     fn = lambda x, y: x.exp().sum() + y.sin()
     assert_same(run(torchweld.compile(fn)), run(fn))
+
+
+@pytest.mark.parametrize("layout", [
+    lambda x: x[:, 0], lambda x: x[:, 1:], lambda x: x[1:, ::2].t(),
+    lambda x: x[1:], lambda x: x.t(),
+])  # fmt: skip
+def test_an_input_with_gaps_that_eager_does_not_keep_is_saved_as_it_is(layout):
+    def fn(x):
+        return torch.float_power(x, 2.5)  # eager keeps its conversion to f64
+
+    assert_generated(check(fn, layout(torch.rand(5, 6) + 1).detach().requires_grad_()))

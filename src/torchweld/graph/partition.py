@@ -19,8 +19,10 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from torchweld.base.config import Config
+from torchweld.base.errors import Unsupported
 from torchweld.graph.budget import within
 from torchweld.graph.extract import Extraction, ancestors, ends_of
+from torchweld.graph.layout import is_dense
 from torchweld.graph.mincut import INFINITE, Network
 from torchweld.graph.outputs import Results
 from torchweld.graph.rewrites.node import new_node
@@ -215,9 +217,11 @@ class _Choice:
         """Bytes that are moved to save the node: what is in memory anyway is only read again, all
         else, and copies, are written too.
 
-        Views are never saved, but what they are views of.
+        Views are never saved, but what they are views of. Nor is what a copy cannot be laid out as.
         """
         if not isinstance(node.meta[VAL], Tensor) or len(view_chain(node)) > 1:
+            return INFINITE
+        if node in self.shared and not _is_dense(node):
             return INFINITE
         bytes_ = _bytes(node) * (_UNWANTED if is_asked(node) else 1)
         there = node not in self.shared and self._is_written(node)
@@ -258,6 +262,12 @@ class _Choice:
             if is_view(user.target) and self._in_memory(user):
                 return True
         return False
+
+
+def _is_dense(node: Node) -> bool:
+    """Whether a clone has the same strides."""
+    value: Tensor = node.meta[VAL]
+    return value.is_contiguous() or is_dense(value.shape, value.stride())
 
 
 def _bytes(node: Node) -> int:
@@ -315,6 +325,8 @@ def _forward(traced: Traced, updates: Sequence[Node], results: Sequence[Node],
     separate(graph, collected)
     with graph.inserting_before(output):
         kept = [_copy(graph, taken.nodes[n]) if n in shared else taken.nodes[n] for n in saved]
+    if any(n in shared and not _is_dense(n) for n in saved):
+        raise Unsupported("W201", "a backward reads an input with gaps that may change before it")
     returned: Any = output.args[0]
     output.args = ((*returned, *kept),)
     output.meta[VAL] = tuple(n.meta[VAL] for n in (*returned, *kept))
