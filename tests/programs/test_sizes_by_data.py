@@ -99,6 +99,9 @@ PROGRAMS = {
     "repeat_interleave": lambda x, m: x.repeat_interleave(m.long() * 2, 0).softmax(-1),
     "bincount": lambda x, m: (torch.bincount(m.long()) * 2, torch.bincount(m.long(), minlength=4)),
     "reshaped": lambda x, m: x[m].view(-1, 2, 4).transpose(0, 1).reshape(-1, 4) + 1,
+    "views": lambda x, m: (x[m] * 2, (x[m] * 2).view(-1, 2, 4), x[m][:, :2].t() + 1),
+    "row": lambda x, m: (x[m.sum().item() - 1] * 2, x[m[0].long().item()] + 1),
+    "elements": lambda x, m: (x[m].reshape(-1)[x[m].reshape(-1) > 0].view(-1, 1) * 2, x[m].sum()),
     "conv": lambda x, m: F.conv1d(x[m][:, None], torch.ones(2, 1, 3)).relu(),
     "attention": lambda x, m: F.scaled_dot_product_attention(*[x[m][None, None]] * 3),
     "extremes": lambda x, m: x[m].max() - x[m].amin(0),
@@ -141,8 +144,10 @@ def _same_error(compiled, args, expected):
         compiled(*args)
 
 
-@pytest.mark.parametrize("name", ["loss", "products", "experts", "written to", "two masks",
-                                  "repeat_interleave", "modes", "mean"])  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "loss", "products", "experts", "written to", "two masks", "repeat_interleave", "modes", "mean",
+    "views", "elements",
+])  # fmt: skip
 def test_gradients_go_through_what_the_data_chooses(name):
     fn = PROGRAMS[name]
     compiled = torchweld.compile(fn, fullgraph=True)

@@ -174,3 +174,12 @@ def _decide_at_backward(monkeypatch):
         return plain(joint, given, cfg)
 
     monkeypatch.setattr(torchweld.programs, "backward", deciding)
+
+
+def test_views_of_results_are_made_for_every_size():
+    def fn(x):
+        y = x * 2
+        return y, y.view(x.shape[0], 2, 2), y[: x.shape[0] - 1]
+
+    runs(fn, rows, LENGTHS[:-1])
+    runs(fn, rows, (5, 2, 7), graphs=3)  # of two rows a view is of one, which fixes the size

@@ -21,6 +21,7 @@ from torchweld.capture.values.base import (
     Const,
     ListValue,
     NotConstant,
+    SizeValue,
     TensorValue,
     TupleValue,
     Value,
@@ -207,7 +208,13 @@ def tensor_getitem(cap: Capture, obj: TensorValue, key: Value, cont: Cont | None
             out = cap.builder.call("call_function", index, [obj, ListValue(found)], {}, cap.loc())
             cap.deliver(out, cont)
             return
-    tensor_binary(cap, operator.getitem, obj, places_of_masks(cap, cap.unwrap(key)), cont)
+    at = places_of_masks(cap, cap.unwrap(key))
+    if isinstance(at, SizeValue) and at.cls() is int and obj.fake.dim() and (
+            at.number.node.is_open()):  # fmt: skip
+        args: list[Value] = [obj, Const(0), at]
+        cap.deliver(cap.builder.call("call_method", "select", args, {}, cap.loc()), cont)
+        return
+    tensor_binary(cap, operator.getitem, obj, at, cont)
 
 
 def _places_in(cap: Capture, obj: TensorValue, key: Value) -> list[Any] | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from torchweld.ir.fake import FakeMode
 from torchweld.ir.nested import tensors_in
-from torchweld.ir.size_makers import SizeMaker, makes, run, suppose_bounds
+from torchweld.ir.size_makers import SizeMaker, makes, run, suppose_bounds, suppose_place
 
-_SLICE = torch.ops.aten.slice.Tensor
+_BOUNDS: dict[Any, Callable[..., None]] = {
+    torch.ops.aten.slice.Tensor: suppose_bounds, torch.ops.aten.select.int: suppose_place,
+}  # fmt: skip
 
 
 class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
@@ -35,8 +38,8 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
             out = run(self.maker, self, func, args, kwargs or {})
             if out is not NotImplemented:
                 return out
-        if self.maker is not None and func is _SLICE:
-            suppose_bounds(self.maker.env, *args, **(kwargs or {}))
+        if self.maker is not None and func in _BOUNDS:
+            _BOUNDS[func](self.maker.env, *args, **(kwargs or {}))
         self.draws += torch.Tag.nondeterministic_seeded in func.tags and not (
             _keeps_all(func, args, kwargs or {}))  # fmt: skip
         if func._schema.is_mutable:

@@ -467,8 +467,9 @@ class _PieceWriter:
     def _take_symbols(self) -> None:
         """Placeholders for the symbols in the piece that no size of its inputs tells."""
         env = self.cut.env
-        told = {env.symbol_of(expr_of(n)) for x in self.copies for n in _plain_numbers(x.meta[VAL])}
-        used: set[Expr] = set()
+        given = [n for x in self.copies for n in _plain_numbers(x.meta[VAL])]
+        told = {env.symbol_of(expr_of(n)) for n in given}
+        used: set[Expr] = {s for n in given for s in symbols_of(env.simplify(expr_of(n)))}
         for node in self.piece.nodes:
             used |= _symbols(node.args, node.kwargs, env)
             for x in tensors_in(node.meta.get(VAL)):

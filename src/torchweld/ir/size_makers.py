@@ -200,3 +200,13 @@ def suppose_bounds(env: SizeEnv, x: Tensor, dim: int = 0, start: Any = None, end
         if before is not None and env.known(at_most(e, before)) is None:
             env.suppose(at_most(before, e))
         before = e
+
+
+def suppose_place(env: SizeEnv, x: Tensor, dim: int, index: Any) -> None:
+    """What is usual of the place of one element."""
+    if node_of(index) is not None and env.is_open(expr_of(index)):
+        e = expr_of(index)
+        if env.known(less(e, 0)) is None:
+            env.suppose(at_most(0, e))
+        if env.known(at_most(0, e)):
+            env.suppose(less(e, expr_of(x.shape[dim])))

@@ -158,6 +158,8 @@ class Differentiable:  # without slots: it is weakly referenced
                                      if isinstance(v, Tensor) and v.device.type == "cuda"}))
         plain = tuple(Returned(k, False, (), t is not None) for k, t in enumerate(self.tangents))
         self.returned = None if plain == joint.returned else joint.returned
+        self.views_vary = any(_varies((args, kwargs)) for r in joint.returned
+                              for _, args, kwargs in r.views)  # fmt: skip
         self.backwards: dict[Given, tuple[Executable, Pick] | None] = {}
         self.sized: dict[Given, Gradients] = {}
         self._tangents: dict[tuple[int, ...], tuple[Tangent | None, ...]] = {}
@@ -176,7 +178,8 @@ class Differentiable:  # without slots: it is weakly referenced
             results = _apply(self, *inputs)
         if self.returned is None:
             return results
-        return tuple(_made(r, inputs, results) for r in self.returned)
+        sizes = self.sizes_in(inputs) if self.views_vary else None
+        return tuple(_made(r, inputs, results, sizes) for r in self.returned)
 
     def backward_for(self, given: Given) -> tuple[Executable, Pick] | None:
         """The compiled backward and what picks the gradients, None if it could not be compiled."""
@@ -241,12 +244,31 @@ def _tangent(x: Tensor) -> Tangent:
     return Tangent(x.shape, x.stride(), x.dtype, x.device)
 
 
-def _made(how: Returned, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> Tensor:
-    """An output that is a result or an input, or a view of one."""
+def _made(how: Returned, inputs: Sequence[Tensor], results: Sequence[Tensor],
+          sizes: Values | None) -> Tensor:  # fmt: skip
+    """An output that is a result or an input, or a view of one. sizes: None if no view has any."""
     x = inputs[how.place] if how.of_input else results[how.place]
     for target, args, kwargs in how.views:
+        if sizes is not None:
+            args, kwargs = _with_sizes(args, sizes), _with_sizes(kwargs, sizes)
         x = target(x, *args, **kwargs)
     return x.detach() if x.requires_grad and not how.requires_grad else x
+
+
+def _varies(x: Any) -> bool:
+    """Whether there are symbolic numbers among arguments."""
+    if isinstance(x, tuple | list):
+        return any(map(_varies, x))
+    return _varies((*x.values(),)) if isinstance(x, dict) else isinstance(x, torch.SymInt)
+
+
+def _with_sizes(x: Any, sizes: Values) -> Any:
+    """Arguments with numbers in the place of symbolic ones."""
+    if isinstance(x, torch.SymInt):
+        return evaluate(expr_of(x), sizes)
+    if isinstance(x, tuple | list):
+        return type(x)(_with_sizes(item, sizes) for item in x)
+    return {k: _with_sizes(v, sizes) for k, v in x.items()} if isinstance(x, dict) else x
 
 
 class _Step(torch.autograd.Function):
