@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Interpreter, Node, symbolic_trace
 from torch.fx.node import map_aggregate
+from torch_capture import capture
 
-from torchweld.base.config import current
+import torchweld.graph.joint as joints
+from torchweld.base.config import Config, current
 from torchweld.graph.run import normalize
-from torchweld.ir.graph import VAL
+from torchweld.ir.graph import VAL, Joint
 
 aten = torch.ops.aten
 BF16 = torch.bfloat16
@@ -51,6 +54,20 @@ def pretend_cuda(graph: Graph) -> None:
         many = isinstance(values, (tuple, list))
         node.meta[VAL] = type(values)(map(moved, values)) if many else moved(values)
         node.args, node.kwargs = map_aggregate((node.args, node.kwargs), _on_gpu)
+
+
+def joint_on_gpu(patch: pytest.MonkeyPatch, fn: Callable[..., Any],
+                 inputs: Sequence[Tensor]) -> Joint:  # fmt: skip
+    """The joint graph of a function of tensors as it is made on a GPU."""
+    rewrite = joints.rewrite_joint
+
+    def pretending(graph: Graph, cfg: Config) -> None:
+        pretend_cuda(graph)
+        rewrite(graph, cfg)
+
+    with patch.context() as patched:
+        patched.setattr(joints, "rewrite_joint", pretending)
+        return joints.joint(capture(fn, *inputs), current())
 
 
 def _on_gpu(x: Any) -> Any:

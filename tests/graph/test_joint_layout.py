@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from rewrite_graphs import BF16, OnCpu, aten, pretend_cuda, targets, value
+from rewrite_graphs import BF16, OnCpu, aten, joint_on_gpu, targets, value
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
-from torch_capture import capture
 
-import torchweld.graph.joint as joints
 from torchweld.base.config import current
 from torchweld.graph.backward import backward
 from torchweld.graph.extract import ends_of
@@ -32,15 +31,7 @@ def block(x: Tensor, w1: Tensor, scale: Tensor, shift: Tensor, w2: Tensor, w3: T
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes the joint graph of a function of tensors as it is made on a GPU."""
-    rewrite = joints.rewrite_joint
-
-    def pretending(graph: Graph, cfg: Any) -> None:
-        pretend_cuda(graph)
-        rewrite(graph, cfg)
-
-    monkeypatch.setattr(joints, "rewrite_joint", pretending)
-    return lambda fn, inputs: joints.joint(capture(fn, *inputs), current())
+    return partial(joint_on_gpu, monkeypatch)
 
 
 def inputs_of(dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> list[Tensor]:

@@ -10,7 +10,7 @@ results are kept. A memory budget below 1 lets more be computed again (graph/bud
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from torchweld.graph.extract import Extraction, ancestors, ends_of
 from torchweld.graph.layout import is_dense
 from torchweld.graph.mincut import INFINITE, Network
 from torchweld.graph.outputs import Results
+from torchweld.graph.rewrites.aligned import PRODUCTS
 from torchweld.graph.rewrites.node import new_node
 from torchweld.graph.rewrites.run import rewrite
 from torchweld.graph.schema import (
@@ -224,7 +225,8 @@ class _Choice:
         if node in self.shared and not _is_dense(node):
             return INFINITE
         bytes_ = _bytes(node) * (_UNWANTED if is_asked(node) else 1)
-        there = node not in self.shared and self._is_written(node)
+        there = is_lent(node, self.shared) or (
+            node not in self.shared and self._is_written(node))  # fmt: skip
         return bytes_ if there else 2 * bytes_
 
     def _is_written(self, node: Node) -> bool:
@@ -323,10 +325,16 @@ def _forward(traced: Traced, updates: Sequence[Node], results: Sequence[Node],
     collected = replace(traced.collected, updates=tuple(nodes[: len(updates)]),
                         values=tuple(nodes[len(updates) : count]))  # fmt: skip
     separate(graph, collected)
-    with graph.inserting_before(output):
-        kept = [_copy(graph, taken.nodes[n]) if n in shared else taken.nodes[n] for n in saved]
     if any(n in shared and not _is_dense(n) for n in saved):
         raise Unsupported("W201", "a backward reads an input with gaps that may change before it")
+    kept: list[Node] = []
+    for n in saved:
+        if is_lent(n, shared):
+            kept.append(taken.nodes[n])
+            _return_copy(graph, taken.nodes[n])
+            continue
+        with graph.inserting_before(output):
+            kept.append(_copy(graph, taken.nodes[n]) if n in shared else taken.nodes[n])
     returned: Any = output.args[0]
     output.args = ((*returned, *kept),)
     output.meta[VAL] = tuple(n.meta[VAL] for n in (*returned, *kept))
@@ -336,6 +344,34 @@ def _forward(traced: Traced, updates: Sequence[Node], results: Sequence[Node],
     if cfg.verify:
         verify(pair)
     return pair
+
+
+def is_lent(node: Node, shared: Container[Node]) -> bool:
+    """Whether of a product's result that is returned too the caller gets the copy.
+
+    On a GPU an operator's result stays in the CUDA graph, and what is returned of it is a copy in
+    any case (docs/cuda.md): our kernels write this one where it is to be, beside what they read.
+    """
+    return node in shared and node.target in PRODUCTS and node.meta[VAL].device.type == "cuda"
+
+
+def _return_copy(graph: Graph, root: Node) -> None:
+    """Let the outputs that are `root`, or views of it, be so of a copy."""
+    output = graph.output_node()
+    copies: dict[Node, Node] = {}
+    with graph.inserting_before(output):
+        for end in output.all_input_nodes:
+            chain = view_chain(end)
+            if chain[-1] is not root:
+                continue
+            for node in reversed(chain):
+                if node not in copies:
+                    copies[node] = _copy(graph, root) if node is root else new_node(
+                        graph, node.target, (copies[node.args[0]], *node.args[1:]),  # type: ignore[index]
+                        dict(node.kwargs), like=node)  # fmt: skip
+    for end in output.all_input_nodes:
+        if end in copies:
+            output.replace_input_with(end, copies[end])
 
 
 def _copy(graph: Graph, node: Node) -> Node:
