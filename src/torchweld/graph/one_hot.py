@@ -1,4 +1,4 @@
-"""one_hot: in C++ it looks at the classes; as a scatter, a class that is none fails when it runs."""
+"""one_hot: in C++ it looks at the classes; as a scatter, one that is none fails when it runs."""
 
 from __future__ import annotations
 
