@@ -72,3 +72,17 @@ def test_a_packed_sequence_gives_eagers_gradients():
         return nn.LSTM(6, 8, 2)
 
     run(lambda model: make_step(model, read), batches(3, 4, 3, 6), make, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_recurrent_layer_under_autocast_of_the_frame(kind):
+    def read(model, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x)[0].float()
+
+    def make():
+        torch.manual_seed(3)
+        return KINDS[kind]()
+
+    run(lambda model: make_step(model, read), batches(2, 4, 3, 6), make, rtol=0.05, atol=0.02)
+    assert_one_graph(2)

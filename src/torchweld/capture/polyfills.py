@@ -519,4 +519,5 @@ def accumulate(rows: Any) -> None:
             else:
                 leaf.grad.add_(gradient)
             for hook in [*(after.values() if after else ()), *(own_after or ())]:
-                hook(leaf)
+                if hook(leaf) is not None:
+                    raise RuntimeError("Tensor post accumulate grad hooks should return None.")

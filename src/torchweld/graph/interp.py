@@ -25,6 +25,7 @@ from torchweld.graph.functional import is_wrapped, unwrap
 from torchweld.graph.layout import same_strides
 from torchweld.graph.norms import NORMS
 from torchweld.graph.numbers import Number, is_number_node, run_with_numbers, takes_numbers
+from torchweld.graph.one_hot import ONE_HOT
 from torchweld.graph.optimizers import FUSED
 from torchweld.graph.random import RANDOM, RANDOM_METHODS
 from torchweld.graph.record import Recorder
@@ -57,7 +58,7 @@ _REFUSED_METHODS = frozenset(
     )
 )
 
-_REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM, **SPLITS}
+_REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM, **SPLITS, **ONE_HOT}
 _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _METHODS = {**RANDOM_METHODS, **SPLIT_METHODS}
 

@@ -56,6 +56,15 @@ def _constants(cap: Capture, args: Args, kwargs: Kwargs) -> tuple[list[Any], dic
 
 
 # ---------------------------------------------------------------------- getters
+# what other getters tell of a mode
+_ASKS: dict[Any, Any] = {
+    torch._C._is_any_autocast_enabled: torch.is_autocast_enabled,
+    torch.is_autocast_cpu_enabled: torch.is_autocast_enabled,
+    torch.get_autocast_cpu_dtype: torch.get_autocast_dtype,
+    torch.get_autocast_gpu_dtype: torch.get_autocast_dtype,
+}
+
+
 def _getter(fn: Callable[..., Any]) -> None:
     """Answered now; the answer is guarded unless the frame itself has set the mode."""
 
@@ -65,7 +74,7 @@ def _getter(fn: Callable[..., Any]) -> None:
             found = fn(*real_args, **real_kwargs)
         except Exception as error:
             raise raised(type(error), *error.args) from None
-        if fn not in cap.modes_set:
+        if _ASKS.get(fn, fn) not in cap.modes_set:
             asked = functools.partial(fn, *real_args, **real_kwargs) if args or kwargs else fn
             cap.guard("state", None, (asked, found))
         cap.deliver(from_python(found), cont)
