@@ -69,6 +69,11 @@ def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> 
         cap.call(Const(hook), [obj, key], {}, cont)
         return
     box = payload(obj)
+    index = user_method(cap, key, "__index__") if isinstance(key, InstanceValue) else None
+    if index is not None and key.payload is None and isinstance(  # type: ignore[attr-defined]
+            box, TensorValue | ListValue | TupleValue | Const):  # fmt: skip
+        cap.call(Const(index), [key], {}, lambda k: get_item(cap, obj, k, cont))
+        return
     match box:
         case LateText():
             raise late_text(cap)
