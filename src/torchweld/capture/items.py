@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import enum
+import itertools
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -393,8 +394,7 @@ def advanced(r: Any, name: str, n: int) -> str:
 
 def advance(it: Iterator[Any], n: int) -> None:
     """Take n items, or what is left."""
-    for _ in range(n):
-        next(it, None)
+    next(itertools.islice(it, n - 1, None), None)
 
 
 def sequence_iterator(cap: Capture, x: ListValue | TupleValue, at: int = 0) -> IteratorValue:
