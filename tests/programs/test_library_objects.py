@@ -114,6 +114,7 @@ def types_of_typing(x, y, n):
         typing.get_origin(list[int]),
         typing.get_args(dict[str, int]),
         typing.List[int].__args__,  # noqa: UP006
+        typing.Counter([1, n, n]),
     )
 
 
