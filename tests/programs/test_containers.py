@@ -526,3 +526,19 @@ def test_a_changed_set_from_outside_is_gone_through_in_the_order_of_eager():
     torchweld.compile(_grow, fullgraph=True, backend="eager")(X, ours)
     _grow(X, theirs)
     assert list(ours) == list(theirs)
+
+
+class Default(dict):
+    def __missing__(self, key):
+        return key + "!"
+
+
+def test_a_subclass_of_dict_says_what_it_lacks():
+    def program(x):
+        try:
+            return x + 1, "{a} {b}".format_map(Default(a=1))
+        except KeyError:
+            return x
+
+    compiled = torchweld.compile(program, backend="eager")
+    assert compiled(X)[1] == compiled(X)[1] == "1 b!"

@@ -135,3 +135,16 @@ def test_a_reference_is_made_and_returned():
         return x + made().v, made, made() is OBJ
 
     check_calls(program, (torch.ones(3),))
+
+
+def test_what_a_proxy_made_in_the_frame_refers_to_lives_as_long_as_the_frame():
+    def program(x):
+        held = Obj()
+        held.v = x
+        seen = weakref.proxy(held)
+        return seen.v + 1
+
+    torchweld.reset()
+    compiled = torchweld.compile(program, backend="eager")
+    for k in range(3):
+        assert torch.equal(compiled(torch.ones(4) * k), torch.ones(4) * k + 1)

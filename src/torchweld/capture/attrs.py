@@ -18,7 +18,7 @@ from torchweld.capture.instances import MISSING as MISSING
 from torchweld.capture.instances import instance_get, instance_set, slot_get, vars_of
 from torchweld.capture.kernels import is_cython
 from torchweld.capture.namespaces import written
-from torchweld.capture.plain_classes import is_plain
+from torchweld.capture.plain_classes import is_plain, is_typing
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.suspend import stops_of
@@ -122,7 +122,7 @@ def _const_attr(cap: Capture, obj: Const, name: str, cont: Cont | None) -> None:
         _enum_attr(cap, obj, real, name, cont)
     elif isinstance(real, types.FunctionType):
         _function_attr(cap, obj, real, name, cont)
-    elif isinstance(real, _READABLE) or is_plain(type(real)):
+    elif isinstance(real, _READABLE) or is_plain(type(real)) or is_typing(real):
         _real_attr(cap, obj, real, name, cont)
     elif isinstance(real, _OPERATORS):
         _operator_attr(cap, obj, real, name, cont)
@@ -150,6 +150,9 @@ def _real_attr(cap: Capture, obj: Const, real: object, name: str, cont: Cont | N
         raise raised(AttributeError, *error.args) from None
     if callable(found) and not isinstance(found, type):
         raw = mro_lookup(type(real), name)
+        if isinstance(raw, types.MemberDescriptorType):
+            cap.deliver(cap.wrap(found, cap.pin(found)), cont)
+            return
         cap.deliver(BoundValue(Const(raw if raw is not MISSING else found), obj), cont)
         return
     cap.deliver(from_python(found), cont)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import types
 
 import torch
@@ -153,7 +154,7 @@ def generic_set(cap: Capture, obj: InstanceValue, name: str, value: Value, done:
                    lambda _: done(Const(None)))  # fmt: skip
         return
     else:
-        if not obj.klass.__dictoffset__:
+        if not obj.klass.__dictoffset__ and not issubclass(obj.klass, threading.local):
             raise raised(AttributeError, _lacks(obj, name))
         if obj.real is not None and name not in obj.attrs:
             instance_get(cap, obj, name)

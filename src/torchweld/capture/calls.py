@@ -117,7 +117,7 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     if own_call is not None:
         guarded(cap, on_raise, lambda: _handle(cap, real, own_call, [fn, *args], kwargs, cont))
         return
-    if isinstance(real, types.GenericAlias | typing._GenericAlias):  # type: ignore[attr-defined]
+    if isinstance(real, types.GenericAlias | typing._BaseGenericAlias):  # type: ignore[attr-defined]
         _call_alias(cap, fn, real.__origin__, args, kwargs, cont, on_raise)
         return
     partial = wrappers.behind_transform(cap, fn)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import types
 from collections.abc import Iterable
 from dataclasses import replace
@@ -217,7 +216,6 @@ class GuardBuilder:
 
 # guards about what is found at two sources
 _OF_TWO = {"same": Op.SAME, "distinct": Op.DISTINCT, "lacks_tensor": Op.LACKS_KEYED}
-_REDUCE = operator.methodcaller("__reduce__")
 _CHECKS = {
     "type": Op.TYPE, "is": Op.IS, "is_not": Op.IS_NOT, "equal": Op.EQ, "has_key": Op.HAS_KEY,
     "lacks_key": Op.LACKS_KEY, "keys": Op.KEYS, "tensor": Op.TENSOR, "predicate": Op.PREDICATE,
@@ -256,7 +254,7 @@ def _row(source: Source) -> tuple[Op, Any, int]:
         case TypeOf():
             return Op.TYPE_OF, None, 0
         case Reduced():
-            return Op.APPLY, _REDUCE, 0
+            return Op.REDUCE, None, 0
         case Applied():
             return Op.APPLY, source.fn, 0
     raise InternalError(f"no access for {type(source).__name__}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import types
 from collections.abc import Iterator, MutableMapping
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import Const, DictValue, InstanceValue, Value
-from torchweld.ir.source import Attr, InstanceDict, Item
+from torchweld.ir.source import Attr, InstanceDict, Item, Source
 
 MISSING = object()
 TARGET = "object"  # the attribute of a weak reference made in the frame
@@ -26,11 +27,14 @@ def instance_get(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
         return known
     if obj.real is None:
         return None
-    table = instance_dict(obj.real)
+    own = issubclass(obj.klass, threading.local)  # each thread has a dictionary of its own
+    table = obj.real.__dict__ if own else instance_dict(obj.real)
     if table is None:
         return None
     assert obj.source is not None
-    source = InstanceDict.make(obj.source)
+    source: Source = InstanceDict.make(obj.source)
+    if own:
+        source = Attr.make(obj.source, "__dict__")
     if name in table:
         found = cap.wrap(table[name], Item.make(source, name, False))
         obj.attrs[name] = found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copy
 import enum
+import itertools
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -69,6 +70,11 @@ def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> 
         cap.call(Const(hook), [obj, key], {}, cont)
         return
     box = payload(obj)
+    index = user_method(cap, key, "__index__") if isinstance(key, InstanceValue) else None
+    if index is not None and key.payload is None and isinstance(  # type: ignore[attr-defined]
+            box, TensorValue | ListValue | TupleValue | Const):  # fmt: skip
+        cap.call(Const(index), [key], {}, lambda k: get_item(cap, obj, k, cont))
+        return
     match box:
         case LateText():
             raise late_text(cap)
@@ -388,8 +394,7 @@ def advanced(r: Any, name: str, n: int) -> str:
 
 def advance(it: Iterator[Any], n: int) -> None:
     """Take n items, or what is left."""
-    for _ in range(n):
-        next(it, None)
+    next(itertools.islice(it, n - 1, None), None)
 
 
 def sequence_iterator(cap: Capture, x: ListValue | TupleValue, at: int = 0) -> IteratorValue:

@@ -376,7 +376,8 @@ def plain_binary(cap: Capture, fn: Any, a: Value, b: Value, cont: Cont | None) -
         case (DictValue(), DictValue()) if fn is operator.or_:
             cap.deliver(merge_dicts(cap, a, b), cont)
             return
-        case (SetValue() | ViewValue(), SetValue() | ViewValue()):
+        case (SetValue() | ViewValue(), SetValue() | ViewValue()) | (
+                ViewValue(), ListValue() | TupleValue() | DictValue()):  # fmt: skip
             handler = METHODS.get((set, _SET_OPS.get(fn, "")))
             if handler is not None:
                 handler(cap, [a, b], {}, cont)

@@ -6,6 +6,8 @@ They are new objects in every call, so what they consist of is guarded, not whic
 
 from __future__ import annotations
 
+import itertools
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +27,7 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.wrap import WRAPPERS, by_identity
-from torchweld.ir.source import Attr, Item, Local, Reduced, Source
+from torchweld.ir.source import Applied, Attr, Item, Local, Reduced, Source
 
 Step = Callable[[], Value | None]
 
@@ -58,6 +60,8 @@ def _iterator(cap: Capture, obj: Any, source: Source) -> Value:
 
 def _step_of(cap: Capture, obj: Any, source: Source) -> Step:
     """What an iterator gives from its present state on, without advancing it."""
+    if type(obj) is itertools.count:
+        return _count(cap, obj, source)
     make = _STEPS.get(type(obj))
     if make is None:
         raise refuse("W107", f"an iterator of type {type(obj).__name__} that has begun", cap.loc())
@@ -82,6 +86,34 @@ def _over_items(cap: Capture, state: tuple[Any, ...], reduced: Source) -> Step:
     if rest is None:
         raise refuse("W107", f"an iterator over a {items.cls().__name__}", cap.loc())
     return rest.step
+
+
+def _count(cap: Capture, obj: Any, source: Source) -> Step:
+    """Its number may be another one in every call."""
+    read = Applied.make(source, count_state)
+    state = count_state(obj)
+    if state is None:
+        raise refuse("W107", "a count that is not of ints", cap.loc())
+    cap.guard("type", read, tuple)
+    first = cap.wrap(state[0], Item.make(read, 0, True))
+    step = constant(cap.wrap(state[1], Item.make(read, 1, True)))
+    taken = itertools.count()
+
+    def advance() -> Value:
+        by = Const(next(taken) * step)
+        late = cap.late.call(Const(operator.add), [first, by])
+        return Const(constant(first) + by.obj) if late is None else late
+
+    return advance
+
+
+def count_state(x: itertools.count[int]) -> tuple[int, int] | None:
+    """The next number of a count, and its step; None if they are not ints."""
+    parts = repr(x)[len("count(") : -1].split(", ")
+    try:
+        return int(parts[0]), int(parts[1]) if len(parts) > 1 else 1
+    except ValueError:
+        return None
 
 
 def _enumerate(cap: Capture, state: tuple[Any, ...], reduced: Source) -> Step:
@@ -148,8 +180,8 @@ _STEPS: dict[type, Callable[[Capture, tuple[Any, ...], Source], Step]] = {
         (type(iter([])), type(iter(())), type(iter(range(0))), type(iter({})), type(iter("")),
          type(iter({}.values())), type(iter({}.items()))), _over_items),
 }  # fmt: skip
-for _kind in (*_STEPS, map, filter, reversed, types.GeneratorType, types.CoroutineType,
-              type(reversed([]))):
+for _kind in (*_STEPS, itertools.count, map, filter, reversed, type(reversed([])),
+              types.GeneratorType, types.CoroutineType):
     WRAPPERS.add(_kind, _iterator)
 
 

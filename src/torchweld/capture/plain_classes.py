@@ -29,6 +29,11 @@ def is_plain(kind: type) -> bool:
     return names is not None and kind.__name__ in names
 
 
+def is_typing(obj: object) -> bool:
+    """Whether an object is a type as `typing` writes it."""
+    return type(obj).__module__ == "typing"
+
+
 def is_pure(fn: Any, owner: object) -> bool:
     """Whether a method written in C depends on its arguments only; owner: its class."""
     return isinstance(owner, type) and is_plain(owner) and fn.__name__ not in _IMPURE

@@ -39,6 +39,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.capture.values.base import is_plain as sees_plain
 from torchweld.capture.values.owned import OwnedValue
 from torchweld.capture.wrap import IMMUTABLE, complete, frozen, need_frozen
 from torchweld.frame.points import is_rest
@@ -134,6 +135,9 @@ def _method_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Val
 def _pure(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
           cont: Cont | None) -> None:  # fmt: skip
     """Run a function without side effects on constants."""
+    for x in (*args, *kwargs.values()):
+        if isinstance(x, InstanceValue) and x.payload is not None and not sees_plain(x):
+            raise refuse("W103", f"{_name(fn)} of a {x.klass.__name__}", cap.loc())
     try:
         args = [_in_memory(a) for a in args]
         real_args = [constant(cap.unwrap(a)) for a in args]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 from typing import Any
 
@@ -9,7 +10,7 @@ from torchweld.base.errors import GraphBreak
 from torchweld.capture import polyfills
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Stuck, VFrame, refuse
-from torchweld.capture.values.base import Const, GeneratorValue, Value
+from torchweld.capture.values.base import Const, GeneratorValue, TupleValue, Value
 
 
 def stuck(cap: Capture, x: Value) -> GraphBreak:
@@ -46,6 +47,31 @@ def _zip(r: Any, frame: VFrame, started: bool) -> str:
     return f"{r.bind_const(zip)}(*{r.expr(its)}{flag})"
 
 
+def _count(r: Any, frame: VFrame, started: bool) -> str:
+    step = frame.locals["step"]
+    at = frame.locals["n" if "n" in frame.locals else "start"]
+    name: str = r.assign(f"{r.bind_const(itertools.count)}({r.expr(at)}, {r.expr(step)})")
+    if "n" in frame.locals:
+        r.lines.append(f"next({name})")
+    return name
+
+
+def _map(r: Any, frame: VFrame, started: bool) -> str:
+    its = frame.locals["iterables"]
+    assert isinstance(its, TupleValue)
+    if started and len(its.items) > 1:
+        raise stuck(r.cap, GeneratorValue(frame))
+    given = r.expr(frame.stack[0]) if started else f"*{r.expr(its)}"
+    return f"{r.bind_const(map)}({r.expr(frame.locals['fn'])}, {given})"
+
+
+def _filter(r: Any, frame: VFrame, started: bool) -> str:
+    given = r.expr(frame.stack[0] if started else frame.locals["iterable"])
+    return f"{r.bind_const(filter)}({r.expr(frame.locals['fn'])}, {given})"
+
+
 _GENERATORS: dict[types.CodeType, Any] = {
     polyfills.enumerate_.__code__: _enumerate, polyfills.zip_.__code__: _zip,
+    polyfills.count_.__code__: _count, polyfills.map_.__code__: _map,
+    polyfills.filter_.__code__: _filter,
 }  # fmt: skip

@@ -22,7 +22,7 @@ from torchweld.base.registry import Registry
 from torchweld.capture.kernels import CYTHON, is_kernel
 from torchweld.capture.namespaces import is_globals, open_globals
 from torchweld.capture.originals import watch_original
-from torchweld.capture.plain_classes import guard_context, is_plain, wrap_plain
+from torchweld.capture.plain_classes import guard_context, is_plain, is_typing, wrap_plain
 from torchweld.capture.predicates import Equals, SameBase, SameElements
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
@@ -295,7 +295,8 @@ _FROZEN: tuple[type, ...] = (
 
 def frozen(obj: object) -> bool:
     """Whether what the object is worth can never change."""
-    return isinstance(obj, _FROZEN) or _is_native_enum(type(obj)) or is_plain(type(obj))
+    return isinstance(obj, _FROZEN) or _is_native_enum(type(obj)) or is_plain(type(obj)) or (
+        is_typing(obj))
 
 
 def need_frozen(cap: Capture, x: Value) -> None:

@@ -1,6 +1,7 @@
 /* What each guard instruction does. An access or a check that cannot be made fails; no exception
    leaves this file. In a run that is not `owning` nothing here may run Python code or allocate: an
-   instruction that finds it would have to answers TW_RESTART, and the run starts again owning. */
+   instruction that finds it would have to answers TW_RESTART, and the run starts again owning.
+   REDUCE allocates, but keeps the garbage collector from running. */
 #include "_frame.h"
 
 static inline int
@@ -16,7 +17,7 @@ put_borrowed(TwRun *run, const TwInstr *in, PyObject *value)
     return TW_OK;
 }
 
-/* Only in owning runs. */
+/* In owning runs, and for REDUCE. */
 static int
 put_new(TwRun *run, const TwInstr *in, PyObject *value)
 {
@@ -230,6 +231,25 @@ static int
 op_apply(TwRun *run, const TwInstr *in)
 {
     return put_new(run, in, PyObject_CallOneArg(in->obj, run->regs[in->src]));
+}
+
+/* x.__reduce__() of an iterator of a built-in type, whose C code runs no Python code: the garbage
+   collector, which might, waits. The run holds what it gives, owning or not. */
+static int
+op_reduce(TwRun *run, const TwInstr *in)
+{
+    PyObject *x = run->regs[in->src], *state;
+    int collects;
+
+    if ((Py_TYPE(x)->tp_flags & Py_TPFLAGS_HEAPTYPE) || Py_TYPE(x)->tp_iternext == NULL) {
+        return TW_FAIL;
+    }
+    collects = PyGC_Disable();
+    state = PyObject_CallMethod(x, "__reduce__", NULL);
+    if (collects) {
+        PyGC_Enable();
+    }
+    return put_new(run, in, state);
 }
 
 /* --- checks ------------------------------------------------------------------------------ */
@@ -560,4 +580,5 @@ const TwOp TW_OPS[TW_N_OPS] = {
     [TW_OP_SIZES] = {"SIZES", tw_op_sizes, TW_OBJ},
     [TW_OP_ITEM_KEYED] = {"ITEM_KEYED", op_item_keyed, TW_SRC | TW_DST | TW_AUX_REG},
     [TW_OP_LACKS_KEYED] = {"LACKS_KEYED", op_lacks_keyed, TW_SRC | TW_AUX_REG},
+    [TW_OP_REDUCE] = {"REDUCE", op_reduce, TW_SRC | TW_DST},
 };

@@ -250,6 +250,8 @@ parse_instr(TwProgram *p, Py_ssize_t at, PyObject *item)
         p->written[dst] = true;
         p->n_writes++;
     }
+    /* a snapshot that misses leaves what it holds to the run that follows */
+    p->n_writes += op == TW_OP_REDUCE;
     if (op == TW_OP_STATE && p->n_states == at) {
         p->n_states++;          /* nothing is borrowed yet */
     }

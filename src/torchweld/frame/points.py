@@ -26,6 +26,9 @@ _NO_STEPS = frozenset((
 _OF_SUPER = ("__class__",)
 # What looks at the variables of the frame by other ways than its instructions.
 _LOOKERS = frozenset(("dir", "eval", "exec", "locals", "vars"))
+# What its objects may die for: then the variables live as long as the function.
+_WEAK = frozenset(("weakref", "proxy", "WeakKeyDictionary", "WeakMethod", "WeakSet",
+                   "WeakValueDictionary", "finalize"))  # fmt: skip
 _WITHOUT_ARGUMENTS = frozenset(("dir", "locals", "vars"))  # else they look at their argument
 
 
@@ -109,7 +112,7 @@ def lists_variables(code: Code, call: Instr) -> bool:
 
 def looked_at(code: Code, index: int) -> frozenset[str]:
     """The names of locals and cells that the function may still look at from here on."""
-    if _LOOKERS.intersection(code.raw.co_names):
+    if (_LOOKERS | _WEAK).intersection(code.raw.co_names):
         return frozenset((*code.varnames, *cell_names(code)))
     if "super" in code.raw.co_names:
         # super() looks at them when it is called, which may be after the name was loaded

@@ -74,11 +74,12 @@ class Op(IntEnum):
     SIZES = 28
     ITEM_KEYED = 29
     LACKS_KEYED = 30
+    REDUCE = 31
 
     @property
     def is_access(self) -> bool:
         """Whether the op writes a register."""
-        return self <= Op.CALL0 or self in (Op.APPLY, Op.ITEM_KEYED)
+        return self <= Op.CALL0 or self in (Op.APPLY, Op.ITEM_KEYED, Op.REDUCE)
 
 
 class Postfix(IntEnum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import os
 import stat
 import struct
@@ -18,8 +19,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from torchweld.base.events import emit
 
 LAYOUT = "v1"
@@ -27,6 +26,7 @@ LIMIT_BYTES = 2 << 30
 _MAGIC = b"weldsum1"
 _TRAILER = struct.Struct("<8sQ32s")
 _LOCK_SECONDS = 600.0
+_LOCKS = "torchweld.runtime.store_lock"  # loaded when something is compiled
 _EVICT_EVERY = 64
 _TOUCH_AFTER = 3600.0
 
@@ -151,9 +151,8 @@ class Store:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 if self._ours(folder):
                     path = folder / self.stripe(key)
-                    lock = FileLock(path, timeout=_LOCK_SECONDS, thread_local=False)
-                    lock.acquire()
-            except (OSError, NotImplementedError, Timeout) as error:
+                    lock = importlib.import_module(_LOCKS).acquired(path, _LOCK_SECONDS)
+            except (OSError, NotImplementedError) as error:
                 lock = None
                 self._once(unwritable, self.root, str(error))
         try:

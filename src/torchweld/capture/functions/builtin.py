@@ -29,6 +29,7 @@ from torchweld.capture.ops import (
     real_call,
     truth,
     unary,
+    unless,
     user_method,
 )
 from torchweld.capture.session import Capture
@@ -301,7 +302,20 @@ def abs_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 def divmod_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     hook = user_method(cap, args[0], "__divmod__")
     if hook is not None:
-        cap.call(Const(hook), args, {}, cont)
+        cap.call(Const(hook), args, {}, unless(cap, cont, lambda: _rdivmod(cap, args, cont)))
+    else:
+        _rdivmod(cap, args, cont)
+
+
+def _rdivmod(cap: Capture, args: Args, cont: Cont | None) -> None:
+    hook = user_method(cap, args[1], "__rdivmod__")
+    if hook is not None:
+        def unsupported() -> None:
+            kinds = (a.cls().__name__ for a in args)
+            shown = "' and '".join(kinds)
+            raise raised(TypeError, f"unsupported operand type(s) for divmod(): '{shown}'")
+
+        cap.call(Const(hook), args[::-1], {}, unless(cap, cont, unsupported))
         return
     try:
         cap.deliver(real_call(divmod, *(constant(a) for a in args)), cont)

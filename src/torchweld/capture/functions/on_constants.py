@@ -10,6 +10,7 @@ import bisect
 import functools
 import heapq
 import keyword
+import math
 import re
 import struct
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 
 from torchweld.capture import polyfills_order
 from torchweld.capture.functions.builtin import polyfill
+from torchweld.capture.functions.containers import collect
 from torchweld.capture.policy import inline_anyway, made_anew, settled
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
@@ -76,6 +78,7 @@ _BY_NAME = {
     "urllib.parse": "quote unquote urlparse urlencode",
     "posixpath": "join basename dirname splitext split normpath isabs",
     "colorsys": "rgb_to_hsv hsv_to_rgb", "string": "capwords",
+    "typing": "get_origin get_args is_typeddict",
 }  # fmt: skip
 _OF_C = (struct.pack, struct.unpack, struct.calcsize, struct.unpack_from, unicodedata.normalize,
          unicodedata.category, unicodedata.name, sys.intern, zlib.crc32, zlib.adler32,
@@ -95,6 +98,12 @@ for _module, _names in _BY_NAME.items():
         NAMED.add((_module, _name), _handler_by_name(_module, _name))
 for _fn in _OF_C:
     FUNCTIONS.add(_fn, functools.partial(on_constants_of, _fn))
+
+
+@function(math.fsum)
+def fsum(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Of whatever gives numbers."""
+    collect(cap, args[0], lambda items: on_constants(cap, math.fsum, [ListValue(items)], {}, cont))
 
 
 @function(keyword.iskeyword, keyword.issoftkeyword)

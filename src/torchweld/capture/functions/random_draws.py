@@ -11,11 +11,12 @@ from typing import Any
 
 from torchweld.capture.draws import draw, set_seed
 from torchweld.capture.functions.owned import run_owned
+from torchweld.capture.ops import changed
 from torchweld.capture.policy import inline_anyway
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.tables import FUNCTIONS, METHODS, NAMED
-from torchweld.capture.values.base import Const, Value, constant
+from torchweld.capture.values.base import Const, ListValue, Value, constant
 from torchweld.capture.values.owned import OwnedValue
 
 Args = list[Value]
@@ -78,12 +79,37 @@ def _whole(name: str) -> Any:
         if args[0].cls() is not random.Random:
             inline_anyway(cap, getattr(random.Random, name), args, kwargs, cont)
             return
-        if isinstance(args[0], OwnedValue) and name != "shuffle":
-            run_owned(cap, getattr(random.Random, name), args, kwargs, cont)
+        if isinstance(args[0], OwnedValue):
+            run = _shuffle_owned if name == "shuffle" else run_owned
+            run(cap, getattr(random.Random, name), args, kwargs, cont)
             return
         raise refuse("W103", f"random.{name} changes the state of a generator", cap.loc())
 
     return handler
+
+
+def _shuffle_owned(cap: Capture, fn: Any, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Shuffle a list with a generator that the frame has made: places are shuffled, then items."""
+    box = args[1]
+    if type(box) is not ListValue or len(args) > 2 or kwargs:
+        raise refuse("W107", f"shuffle of a {box.cls().__name__}", cap.loc())
+    before = cap.force_items(box.items)
+    places = ListValue([Const(i) for i in range(len(before))])
+
+    def put(order: Value) -> None:
+        assert isinstance(order, ListValue)
+        box.items = [before[constant(i)] for i in order.items]
+        changed(cap, box)
+        cap.deliver(Const(None), cont)
+
+    run_owned(cap, shuffled, [args[0], places], {}, put)
+
+
+def shuffled(generator: random.Random, items: list[Any]) -> list[Any]:
+    """The items, shuffled."""
+    kept = list(items)
+    generator.shuffle(kept)
+    return kept
 
 
 def _of(owner: object, handler: Any) -> Any:

@@ -157,7 +157,10 @@ def _combined_twin(out: SetValue, name: str, first: Value, others: list[Any],
     """Give a new set the order that Python's operation gives it."""
     out.twin = out.past = None
     before: Any = _real_order(first, {}) if isinstance(first, SetValue) else None
-    if before is not None and not any(o is None for o in others):
+    if isinstance(first, ViewValue) and name != "intersection" and others[0] is not None:
+        out.twin = set(dict.fromkeys(first.of.items))  # which is then changed in place
+        getattr(out.twin, _INTO[name])(*others)
+    elif before is not None and not any(o is None for o in others):
         out.twin = getattr(before, name)(*others)
     past = _noted(first, before)
     if isinstance(past, Past) and not any(n is None for n in noted):
@@ -252,4 +255,5 @@ def _relation(test: Any) -> Any:
 
 method((set, frozenset), "issubset")(_relation(lambda a, b: a <= b))
 method((set, frozenset), "issuperset")(_relation(lambda a, b: a >= b))
-method((set, frozenset), "isdisjoint")(_relation(lambda a, b: not (a & b)))
+method((set, frozenset, type({}.keys()), type({}.items())), "isdisjoint")(
+    _relation(lambda a, b: not (a & b)))

@@ -26,6 +26,7 @@ from torchweld.capture.values.base import (
     FunctionValue,
     InstanceValue,
     ListValue,
+    NotConstant,
     PartialValue,
     SetValue,
     TensorValue,
@@ -53,27 +54,39 @@ def partial(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None
 
 @function(functools.wraps)
 def wraps(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    if len(args) != 1 or kwargs:
-        raise refuse("W107", "functools.wraps with a choice of attributes", cap.loc())
-    cap.deliver(PartialValue(Const(_update), [args[0]], {}, functools.partial), cont)
+    cap.deliver(PartialValue(Const(_update), list(args), kwargs, functools.partial), cont)
 
 
-def _update(wrapped: Any, wrapper: Any) -> Any:
-    return functools.update_wrapper(wrapper, wrapped)
+def _update(wrapped: Any, *rest: Any, **named: Any) -> Any:
+    *choice, wrapper = rest
+    return functools.update_wrapper(wrapper, wrapped, *choice, **named)
 
 
 @function(_update)
 def update(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    update_wrapper(cap, [args[1], args[0]], {}, cont)
+    update_wrapper(cap, [args[-1], args[0], *args[1:-1]], kwargs, cont)
+
+
+def _choice(cap: Capture, given: Kwargs, name: str, otherwise: tuple[str, ...]) -> tuple[str, ...]:
+    """Which attributes a wrapper gets."""
+    try:
+        chosen = tuple(constant(cap.unwrap(given[name]))) if name in given else otherwise
+    except NotConstant:
+        raise refuse("W107", "attributes of a wrapper that are not constant", cap.loc()) from None
+    return chosen
 
 
 @function(functools.update_wrapper)
 def update_wrapper(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """Copies the names of a function to a function made in the frame."""
     wrapper, wrapped = args[:2]
-    if not isinstance(wrapper, FunctionValue) or len(args) > 2 or kwargs:
+    if not isinstance(wrapper, FunctionValue):
         raise refuse("W107", f"update_wrapper of a {wrapper.cls().__name__}", cap.loc())
-    names = ["__module__", "__name__", "__qualname__", "__doc__", "__dict__"]
+    given = dict(zip(("assigned", "updated"), args[2:], strict=False)) | kwargs
+    names = [*_choice(cap, given, "assigned", functools.WRAPPER_ASSIGNMENTS),
+             *_choice(cap, given, "updated", functools.WRAPPER_UPDATES)]  # fmt: skip
+    if "__annotations__" in names:
+        names.remove("__annotations__")
 
     def step(_: Value | None) -> None:
         if not names:
@@ -123,7 +136,32 @@ def copy_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     if hook is not None:
         cap.call(Const(hook), [args[0]], {}, cont)
         return
+    if _has_state(cap, args[0]):
+        cap.call(Const(copied_by_state), [args[0], Const(None)], {}, cont)
+        return
     cap.deliver(_copy(cap, args[0], None), cont)
+
+
+def _has_state(cap: Capture, x: Value) -> bool:
+    """Whether the class of an object says itself what copies are made of, and nothing else."""
+    hooks = (user_method(cap, x, "__getstate__"), user_method(cap, x, "__setstate__"))
+    return isinstance(x, InstanceValue) and x.payload is None and any(hooks) and not any(
+        user_method(cap, x, n) for n in ("__reduce_ex__", "__reduce__", "__getnewargs__",
+                                         "__getnewargs_ex__"))  # fmt: skip
+
+
+def copied_by_state(x: Any, deep: Any) -> Any:
+    """What `copy` makes of an object that has __getstate__ or __setstate__."""
+    state = x.__getstate__()
+    kind: Any = type(x)
+    made = kind.__new__(kind)
+    if deep and state:
+        state = copy.deepcopy(state)
+    if hasattr(made, "__setstate__"):
+        made.__setstate__(state)
+    elif state:
+        made.__dict__.update(state)
+    return made
 
 
 @function(copy.deepcopy)
@@ -132,6 +170,9 @@ def copy_deepcopy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -
     if hook is not None:
         memo = args[1] if len(args) > 1 and not is_constant(args[1]) else DictValue(dict)
         cap.call(Const(hook), [args[0], memo], {}, cont)
+        return
+    if len(args) == 1 and _has_state(cap, args[0]):
+        cap.call(Const(copied_by_state), [args[0], Const(True)], {}, cont)
         return
     cap.deliver(_copy(cap, args[0], {}), cont)
 
@@ -214,6 +255,11 @@ def _copy_instance(cap: Capture, x: InstanceValue, memo: dict[int, Value] | None
 # ------------------------------------------------------------- typing, inspect
 @function(typing.cast)
 def cast(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(args[1], cont)
+
+
+@method(typing.NewType, "__call__")
+def new_type(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     cap.deliver(args[1], cont)
 
 

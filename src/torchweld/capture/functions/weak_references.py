@@ -12,7 +12,7 @@ from torchweld.capture.state import Cont, refuse
 from torchweld.capture.tables import klass, method
 from torchweld.capture.values.base import NONE, Const, InstanceValue, Mutable, Value
 from torchweld.capture.wrap import WRAPPERS, by_identity
-from torchweld.ir.source import Applied
+from torchweld.ir.source import Applied, Source
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -65,5 +65,12 @@ def make_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     cap.deliver(made, cont)
 
 
+def _proxy(cap: Capture, obj: Any, source: Source) -> Value:
+    """A guard would look at the object that it stands for, which may be gone."""
+    raise refuse("W107", "a weak proxy of an object", cap.loc())
+
+
+for _kind in weakref.ProxyTypes:
+    WRAPPERS.add(_kind, _proxy)
 WRAPPERS.add(weakref.ref, by_identity)
 WRAPPERS.add(weakref.KeyedRef, by_identity)

@@ -7,6 +7,7 @@ import types
 from torchweld.base.errors import GraphBreak
 from torchweld.capture.attrs import get_attr
 from torchweld.capture.items import get_iter, next_value, resume
+from torchweld.capture.ops import user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Handed, Raised, Stuck, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
@@ -58,8 +59,12 @@ def get_yield_from_iter(cap: Capture, f: VFrame, i: Instr) -> None:
 
 @opcode("GET_AWAITABLE")
 def get_awaitable(cap: Capture, f: VFrame, i: Instr) -> None:
-    """A coroutine that the frame made is its own iterator."""
+    """A coroutine that the frame made is its own iterator; objects say what theirs is."""
     x = f.stack[-1]
+    hook = user_method(cap, x, "__await__")
+    if hook is not None:
+        cap.call(Const(hook), [f.stack.pop()], {}, f.push)
+        return
     if not isinstance(x, GeneratorValue) or x.kind is not types.CoroutineType:
         raise _while_inlined(cap, f, f"await of a {x.cls().__name__}")
 

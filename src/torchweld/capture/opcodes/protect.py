@@ -139,13 +139,22 @@ def _classes(cap: Capture, kinds: Value) -> list[type]:
 
 @opcode("BEFORE_WITH")
 def before_with(cap: Capture, f: VFrame, i: Instr) -> None:
+    _enter(cap, f, "__enter__", "__exit__", "context manager")
+
+
+@opcode("BEFORE_ASYNC_WITH")
+def before_async_with(cap: Capture, f: VFrame, i: Instr) -> None:
+    _enter(cap, f, "__aenter__", "__aexit__", "asynchronous context manager")
+
+
+def _enter(cap: Capture, f: VFrame, begins: str, ends: str, what: str) -> None:
     manager = f.stack.pop()
     kind = manager.cls()
     watch_class(cap, kind)
-    enter, leave = mro_lookup(kind, "__enter__"), mro_lookup(kind, "__exit__")
+    enter, leave = mro_lookup(kind, begins), mro_lookup(kind, ends)
     if enter is MISSING or leave is MISSING:
-        missed = " (missed __exit__ method)" if enter is not MISSING else ""
-        raise raised(TypeError, f"'{kind.__name__}' object does not support the context manager "
+        missed = f" (missed {ends} method)" if enter is not MISSING else ""
+        raise raised(TypeError, f"'{kind.__name__}' object does not support the {what} "
                                 f"protocol{missed}")  # fmt: skip
     if not isinstance(manager, InstanceValue):
         raise refuse("W107", f"with on {kind.__name__}", cap.loc())

@@ -342,7 +342,7 @@ class InstanceValue(Mutable):
 _ASKED = ("__str__", "__repr__", "__format__", "__hash__", "__eq__", "__index__", "__int__",
           "__float__", "__len__", "__iter__", "__getitem__", "__contains__", "__bool__", "__lt__",
           "__gt__", "__le__", "__ge__", "__ne__", "__abs__", "__round__", "__trunc__", "__floor__",
-          "__ceil__")  # fmt: skip
+          "__ceil__", "__missing__")  # fmt: skip
 
 
 def is_plain(x: InstanceValue) -> bool:
