@@ -56,7 +56,7 @@ bless: $(READY) ## rewrite the generated parts of the docs: read the diff before
 	$(PY) tools/ir_docs.py
 	$(PY) tools/architecture_doc.py
 
-test-py: ## torch-free tests of frame, base, ir, fuse and codegen on every other Python found
+test-py: ## torch-free tests on every other Python found, and those of capture where it has torch
 	PYTHON=$(PYTHON) sh tools/test_py.sh 3.12 3.13
 
 test-torch214: ## all tests in a virtual environment of their own with torch 2.14.1 (5.5 GB)

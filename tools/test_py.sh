@@ -1,6 +1,7 @@
 #!/bin/sh
-# test_py.sh VERSION...: run the tests that need no torch on each Python version that is installed.
-# A version is looked for on PATH and among pyenv's; one that is missing is named and left out.
+# test_py.sh VERSION...: run the tests that need no torch on each Python version that is installed,
+# and those of capture where that Python has torch. A version is looked for on PATH and among
+# pyenv's; one that is missing is named and left out.
 set -eu
 found=0
 failed=0
@@ -23,12 +24,16 @@ for version in "$@"; do
         continue
     fi
     venv=.venv-py$version
-    test -x "$venv/bin/python" || "$python" -m venv "$venv"
+    test -x "$venv/bin/python" || sh tools/make_venv.sh "$python" "$venv"
     "$venv/bin/python" -m pip install -qq 'setuptools>=77' wheel pytest hypothesis
     "$venv/bin/python" setup.py -q build_ext --inplace
     echo "Python $version:"
     # shellcheck disable=SC2046
     PYTHONPATH=src "$venv/bin/python" -m pytest $(torch_free) || failed=1
+    if "$venv/bin/python" -c 'import torch' 2>/dev/null; then
+        PYTHONPATH=src:. "$venv/bin/python" -m pytest -m "not gpu and not slow" \
+            tests/capture tests/frame tests/programs || failed=1
+    fi
     found=$((found + 1))
 done
 test "$found" -gt 0 && exit "$failed"

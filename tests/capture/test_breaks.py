@@ -409,6 +409,15 @@ def test_comprehension_with_a_broken_call():
     check(f, ([X, X + 1, X + 2, X + 3],), graphs=4)
 
 
+def test_comprehension_in_a_comprehension_with_a_broken_call():
+    def f(xs):
+        x = xs[0]
+        ys = {i: [opaque(x * i) + 1 for x in xs] for i in range(2)}
+        return sum(ys[1]) * x
+
+    check(f, ([X, X + 1, X + 2],), graphs=7)
+
+
 def test_generator_consumed_in_the_frame():
     def pieces(x):
         for i in range(3):

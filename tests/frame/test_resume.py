@@ -63,6 +63,12 @@ def test_resumed_code_decodes_to_the_rest_of_the_function(module):
             assert code.instrs[point.index].offset in rest
 
 
+def behind_jumps(code, index):
+    while index < len(code.instrs) and code.instrs[index].op == "JUMP":
+        index = code.instrs[index].target
+    return index
+
+
 def test_every_instruction_that_has_a_step_goes_on_where_the_function_does():
     for fn in functions_of(sys.modules["textwrap"], json.decoder):
         code = decode(fn.__code__)
@@ -74,7 +80,8 @@ def test_every_instruction_that_has_a_step_goes_on_where_the_function_does():
             after = {place.index + place.count, code.handler(point.index)}
             targets = {i.target for i in code.instrs[point.index :][: place.count]}
             rows = {r.target for r in after if not isinstance(r, int) and r is not None}
-            assert {p.index for p in piece.points} <= {place.index + place.count} | targets | rows
+            ways = {place.index + place.count, *targets, *rows} - {None}
+            assert {p.index for p in piece.points} <= {behind_jumps(code, way) for way in ways}
 
 
 def outer(x, log):
@@ -227,3 +234,17 @@ def test_an_exception_is_raised_where_a_generator_is_suspended():
     lines = [entry.line for entry in traceback.extract_tb(caught.tb)]
     assert "got = yield total + i" in lines
     assert rest.gi_frame is None
+
+
+def endless(x):
+    if x:
+        while True:
+            pass
+    return 1
+
+
+def test_a_branch_into_a_loop_of_nothing_but_its_jump_has_a_step():
+    code = decode(endless.__code__)
+    index = next(i for i, instr in enumerate(code.instrs) if instr.op == "POP_JUMP_IF_FALSE")
+    inside, outside = (code.instrs[p.index].op for p in step_piece(code, Point(index)).points)
+    assert (inside, outside) == ("JUMP", "LOAD_CONST")

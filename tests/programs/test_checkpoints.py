@@ -167,7 +167,7 @@ def test_a_list_of_operators_and_a_policy_made_in_the_frame():
 
 
 def test_a_policy_that_counts():
-    check(selected(keeps_every_other_product), *SIZES)
+    check(selected(keeps_every_other_product), *SIZES, like={"torchweld": block})
     f = torchweld.compile(selected(keeps_every_other_product))
     assert saved_shapes(f, *SIZES).count((16, 6)) == 2
 

@@ -10,7 +10,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from eager_twin import check
+from eager_twin import check, check_refused
 
 import torchweld
 from torchweld.pipeline import STATISTICS
@@ -400,10 +400,13 @@ def test_requires_grad_of_tensors_made_in_the_frame():
     check(program, (X,))
 
 
-def test_flags_of_a_library_that_is_not_there():
+def test_flags_of_a_library_that_may_not_be_there():
     def program(x):
         with torch.backends.cudnn.flags(enabled=False):
             y = x * 2
         return y + 1
 
-    check(program, (X,))
+    if torch.backends.cudnn.is_available():
+        check_refused(program, X, code="W103", says="cudnn")
+    else:
+        check(program, (X,))

@@ -21,7 +21,7 @@ CALLEE = (".call", ".args")
 _NO_STEPS = frozenset((
     "JUMP", "RERAISE", "RETURN_VALUE", "UNKNOWN", "SEND", "YIELD_VALUE", "RETURN_GENERATOR",
     "END_ASYNC_FOR", "CLEANUP_THROW", "PUSH_EXC_INFO", "POP_EXCEPT", "LOAD_CLOSURE_AND_CLEAR",
-    "LOAD_FAST_AND_CLEAR", "STORE_CLOSURE", "MAKE_CELL",
+    "STORE_CLOSURE", "MAKE_CELL",
 ))  # fmt: skip
 _OF_SUPER = ("__class__",)
 # What looks at the variables of the frame by other ways than its instructions.

@@ -32,7 +32,6 @@ def resume_code(code: Code, point: Point) -> CodeType:
     out = Writer(code, names, None, rest=True)
     out.enter(code, point)
     _push_stack(out, place, point, place.depth)
-    out.drop(names.stack)
     out.drop(names.cells)
     return _with_rest(out, code, place, None)
 
@@ -46,7 +45,6 @@ def rejoin_code(code: Code, point: Point) -> CodeType:
     out = Writer(code, names, code.instrs[at].line, rest=True)
     out.enter(code, point)
     _push_stack(out, place, point, place.depth - 1)
-    out.drop(names.stack)
     out.drop(names.cells)
     start, end = out.call()
     for null in place.nulls:
@@ -65,14 +63,17 @@ def rejoin_code(code: Code, point: Point) -> CodeType:
 
 
 def _push_stack(out: Writer, place: Place, point: Point, depth: int) -> None:
-    """The lowest `depth` values of the stack and the NULLs around them."""
+    """The lowest `depth` values of the stack and the NULLs around them; their variables are gone.
+
+    A hole is what the comprehension itself would push there, so that the rest can be broken again.
+    """
     nulls = [n for n in place.nulls if n <= depth]
     for slot, name in enumerate(out.names.stack[:depth]):
         while nulls and nulls[0] == slot:
             out.emit("PUSH_NULL")
             nulls.pop(0)
         if slot in point.holes:
-            out.emit("PUSH_NULL")
+            out.hole(name)
             continue
         out.load(name)
         if slot in place.handled:
@@ -80,6 +81,8 @@ def _push_stack(out: Writer, place: Place, point: Point, depth: int) -> None:
             out.emit("POP_TOP")
     for _ in nulls:
         out.emit("PUSH_NULL")
+    stack = out.names.stack
+    out.drop(tuple(name for slot, name in enumerate(stack) if slot not in point.holes))
 
 
 def _with_rest(out: Writer, code: Code, place: Place, call: int | None,

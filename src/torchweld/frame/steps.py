@@ -36,6 +36,8 @@ _PEEKS = frozenset(
 # DICT_MERGE names the callable in its error: it lies under the positional arguments.
 _MERGE_BELOW = 2
 _CALLS = frozenset(("CALL", "CALL_EX"))
+# What an inlined comprehension does with what it saved of a local, which may have no value.
+_OF_HOLES = frozenset(("STORE_FAST", "SWAP"))
 # Instructions that may push a NULL or a method beside their value -> (name, mask of the argument)
 _PLAIN = {
     "LOAD_GLOBAL": ("LOAD_GLOBAL", ~1), "LOAD_METHOD": ("LOAD_ATTR", ~0),
@@ -52,6 +54,9 @@ def step_piece(code: Code, point: Point) -> Piece:
         raise Unassemblable(f"{code.instrs[point.index].text()} has no step")
     instrs = code.instrs[place.index : place.index + place.count]
     base, pushed = _operands(place.depth, instrs)
+    after = _afterwards(point, place.depth, instrs)
+    if any(h >= base for h in point.holes) and not _OF_HOLES.issuperset(i.op for i in instrs):
+        raise Unassemblable("an instruction on what was kept of a variable without a value")
     if base and instrs[-1].op in _CALLS and lists_variables(code, instrs[-1]):
         raise Unassemblable("a call that may list the variables, of which the stack's are some")
     deepest = _deepest(code, place, instrs)
@@ -59,12 +64,12 @@ def step_piece(code: Code, point: Point) -> Piece:
     out = Writer(code, names, instrs[0].line)
     out.enter(code, point)
     _push_handled(out, place.handled, names, base)
-    fillers = _push_operands(out, place, base, instrs[-1].op)
+    fillers = _push_operands(out, place, point, base, instrs[-1].op)
     start, end, jump = Label(), Label(), Label()
     out.protect(start)
     _copy(out, code, place, jump)
     out.mark(end)
-    exits = _Exits(out, code, point, place.handled, instrs, fillers)
+    exits = _Exits(out, code, after, place.handled, fillers)
     if instrs[-1].op not in TERMINAL:
         exits.leave(place.index + place.count, base, base + pushed)
     target = next((i.target for i in instrs if i.target is not None), None)
@@ -94,7 +99,7 @@ def wait_piece(code: Code, point: Point) -> Piece:
     out.enter(code, point)
     _push_handled(out, after.handled, names, depth)
     start, end = out.call()
-    exits = _Exits(out, code, point, after.handled, ())
+    exits = _Exits(out, code, point, after.handled)
     exits.leave(at + 1, depth, depth + 1)
     exits.catch(start, end, at)
     return exits.piece()
@@ -111,6 +116,28 @@ def _operands(depth: int, instrs: tuple[Instr, ...]) -> tuple[int, int]:
         lowest = min(lowest, reach)
         now += pushes - pops
     return max(lowest, 0), now - max(lowest, 0)
+
+
+def _afterwards(point: Point, depth: int, instrs: tuple[Instr, ...]) -> Point:
+    """A point with what has no value, locals and slots of the stack, behind the instructions."""
+    unbound, holes = set(point.unbound), set(point.holes)
+    for instr in instrs:
+        top = depth - 1
+        if instr.op == "STORE_FAST" and top in holes:
+            unbound.add(instr.arg)
+        elif instr.op == "STORE_FAST":
+            unbound.discard(instr.arg)
+        elif instr.op == "LOAD_FAST_AND_CLEAR" and instr.arg in unbound:
+            holes.add(depth)
+        elif instr.op in ("DELETE_FAST", "LOAD_FAST_AND_CLEAR"):
+            unbound.add(instr.arg)
+        elif instr.op == "SWAP":
+            other = depth - instr.arg
+            holes = {{top: other, other: top}.get(h, h) for h in holes}
+        pops, pushes = effect(instr)
+        depth += pushes - pops
+        holes = {h for h in holes if h < depth}
+    return Point(point.index, frozenset(unbound), frozenset(holes))
 
 
 def _deepest(code: Code, place: Place, instrs: tuple[Instr, ...]) -> int:
@@ -133,7 +160,8 @@ def _push_handled(out: Writer, handled: tuple[int, ...], names: Names, below: in
         out.emit("POP_TOP")
 
 
-def _push_operands(out: Writer, place: Place, base: int, op: str) -> tuple[int, ...]:
+def _push_operands(out: Writer, place: Place, point: Point, base: int,
+                   op: str) -> tuple[int, ...]:  # fmt: skip
     """The stack from slot `base` on; a call gets its NULL. The slots below which lies a filler, in
     the place of a NULL that the instruction reaches across but does not use."""
     fillers = []
@@ -148,7 +176,9 @@ def _push_operands(out: Writer, place: Place, base: int, op: str) -> tuple[int, 
                 fillers.append(slot)
             else:
                 raise Unassemblable(f"{op} across the callable of a call")
-        if slot < place.depth:
+        if slot in point.holes:
+            out.hole(out.names.stack[slot])
+        elif slot < place.depth:
             out.load(out.names.stack[slot])
     return tuple(fillers)
 
@@ -172,13 +202,34 @@ def _copy(out: Writer, code: Code, place: Place, jump: Label) -> None:
             out.emit(name, arg & mask)
 
 
-class _Exits:
-    """The ends of a piece: each gives back where the function goes on, and the state there."""
+def _landing(code: Code, index: int) -> int:
+    """Where a way that leads to `index` comes out behind jumps.
 
-    def __init__(self, out: Writer, code: Code, point: Point, handled: tuple[int, ...],
-                 instrs: tuple[Instr, ...], fillers: tuple[int, ...] = ()) -> None:  # fmt: skip
-        self.out, self.code, self.point = out, code, point
-        self.handled, self.instrs, self.names = handled, instrs, out.names
+    The rest of a round of a loop is one whether its test jumps back itself or, as compiled for
+    3.12, a jump does that follows it.
+    """
+    seen = {index}
+    while code.instrs[index].op == "JUMP":
+        target = code.instrs[index].target
+        assert target is not None
+        place = layout(code).places[target]
+        if target in seen or place is None or place.index != target:
+            break
+        seen.add(target)
+        index = target
+    return index
+
+
+class _Exits:
+    """The ends of a piece: each gives back where the function goes on, and the state there.
+
+    after: what has no value there.
+    """
+
+    def __init__(self, out: Writer, code: Code, after: Point, handled: tuple[int, ...],
+                 fillers: tuple[int, ...] = ()) -> None:  # fmt: skip
+        self.out, self.code, self.after = out, code, after
+        self.handled, self.names = handled, out.names
         self.fillers = fillers
         self.points: list[Point] = []
 
@@ -194,7 +245,7 @@ class _Exits:
         place = place_at(code, index)
         if place.depth != depth or place.handled != self.handled:
             raise Unassemblable(f"the stack at instruction {index} is another one")
-        self._give(index, min(base, depth))
+        self._give(index, depth)
 
     def catch(self, start: Label, end: Label, index: int) -> None:
         """What the frame does with an exception of the instruction."""
@@ -216,37 +267,28 @@ class _Exits:
             out.store(slots[row.depth])
         self._give(row.target, row.depth)
 
-    def _unbound(self) -> frozenset[str]:
-        """Locals without a value afterwards."""
-        now = set(self.point.unbound)
-        for instr in self.instrs:
-            if instr.op == "STORE_FAST":
-                now.discard(instr.arg)
-            elif instr.op == "DELETE_FAST":
-                now.add(instr.arg)
-        return frozenset(now)
-
-    def _give(self, index: int, kept_slots: int) -> None:
-        """The state at `index`; the lowest slots of the stack are as at the piece's own point."""
+    def _give(self, index: int, kept: int) -> None:
+        """The state at `index`, where the lowest slots of the stack are as behind the piece."""
         out, code = self.out, self.code
-        holes = frozenset(h for h in self.point.holes if h < kept_slots)
-        point = Point(index, self._unbound() & looked_at(code, index), holes)
-        kept = needed(code, point)
+        index = _landing(code, index)
+        depth = place_at(code, index).depth
+        holes = frozenset(h for h in self.after.holes if h < kept)
+        point = Point(index, self.after.unbound & looked_at(code, index), holes)
+        bound = needed(code, point)
         out.const(len(self.points))
         self.points.append(point)
         for name in code.varnames:
-            if name in kept and name not in code.cellvars:
+            if name in bound and name not in code.cellvars:
                 out.load(name)
             else:
                 out.const(None)
-        depth = place_at(code, point.index).depth
         for slot, name in enumerate(self.names.stack[:depth]):
             if slot in point.holes:
                 out.const(None)
             else:
                 out.load(name)
         for name, param in zip(cell_names(code), self.names.cells, strict=True):
-            if name in kept:
+            if name in bound:
                 out.load(param)
             else:
                 out.const(None)

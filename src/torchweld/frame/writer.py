@@ -63,6 +63,11 @@ class Writer(Assembler):
     def load(self, name: str) -> None:
         self.emit("LOAD_FAST", self.names.index[name])
 
+    def hole(self, name: str) -> None:
+        """Push no value, as an inlined comprehension does for a local that has none."""
+        self.drop((name,))
+        self.emit("LOAD_FAST_AND_CLEAR", self.names.index[name])
+
     def store(self, name: str) -> None:
         self.emit("STORE_FAST", self.names.index[name])
 

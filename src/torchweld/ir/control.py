@@ -124,16 +124,17 @@ class Scan(Control):
     """scan and map: the inputs are what is carried, what is walked along, and what is used.
 
     body(*carried, *slices, *used) gives (carried, results), or results where nothing is carried;
-    those of all rounds are put together along `dim`.
+    those of all rounds are put together along `into`.
     """
 
     def __init__(self, name: str, body: Body, counts: tuple[int, int], dim: int, reverse: bool,
-                 shape: Any) -> None:  # fmt: skip
+                 shape: Any, into: int) -> None:  # fmt: skip
         super().__init__(name, shape)
         self.body = body
         self.counts = counts
         self.dim = dim
         self.reverse = reverse
+        self.into = into
 
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
         rounds = inputs[self.counts[0]].shape[self.dim]
@@ -166,7 +167,7 @@ class Scan(Control):
         return filled(holes(like), iter(columns))
 
     def _place(self, one: Tensor) -> int:
-        return self.dim if self.dim <= one.dim() else 0
+        return self.into if self.into <= one.dim() else 0
 
     def predict(self, inputs: Sequence[Tensor]) -> Any:
         n, m = self.counts

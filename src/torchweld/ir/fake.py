@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
 
 from torchweld.ir.fake_checks import check_dim, left_to_eager
-from torchweld.ir.fake_kernels import resized
+from torchweld.ir.fake_kernels import dividing, resized
 from torchweld.ir.fake_memo import remembered
 from torchweld.ir.predicted import below_functionalization, real_strides
 from torchweld.ir.quiet import UNKNOWN_SOURCE, QuietFakeTensorMode
@@ -64,7 +64,8 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
             raise UnsupportedFakeTensorException(why)
         out: Any = resized(self, func, args)
         if out is NotImplemented:
-            out = super().dispatch(func, types, args, kwargs)
+            with dividing(func):
+                out = super().dispatch(func, types, args, kwargs)
         real = real_strides(func, args, kwargs, out)
         if real is None:
             return out

@@ -12,6 +12,7 @@ while nobody has imported that module:
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -32,6 +33,7 @@ from torchweld.ir.size_questions import decide_what_matters
 _C: Any = torch._C
 _FAKE_MODULE: Any = fake_tensor
 _FAKE_IMPLS: Any = fake_impls
+_REGISTRATIONS: Any = torch._meta_registrations
 _FAKE = _C._TorchDispatchModeKey.FAKE
 
 
@@ -170,6 +172,31 @@ def resized(mode: Any, func: Any, args: Any) -> Any:
     with mode:
         return torch.empty((*x.shape[:2], *size), dtype=x.dtype, device=x.device,
                            memory_format=form)  # fmt: skip
+
+
+class _FloorDivision:
+    """Context in which torch's kernels for poolings divide sizes without asking about them.
+
+    torch 2.11 asks whether something remains of a quotient that is rounded down already, and each
+    answer holds for some sizes only. Later versions divide as here.
+    """
+
+    def __enter__(self) -> None:
+        self._before = _REGISTRATIONS.div_rtn
+        _REGISTRATIONS.div_rtn = operator.floordiv
+
+    def __exit__(self, *raised: object) -> None:
+        _REGISTRATIONS.div_rtn = self._before
+
+
+def dividing(func: Any) -> Any:
+    """Context in which an operator's result is predicted."""
+    return _FloorDivision() if _is_pooling(func) else nullcontext()
+
+
+@cache
+def _is_pooling(func: Any) -> bool:
+    return "pool" in func.name() and hasattr(_REGISTRATIONS, "div_rtn")
 
 
 def _layouts(x: Any) -> Any:

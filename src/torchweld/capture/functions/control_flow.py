@@ -7,6 +7,7 @@ results of different kinds. All of that is left to eager, and so are its errors.
 from __future__ import annotations
 
 import inspect
+from types import CodeType
 from typing import Any
 
 import torch
@@ -51,6 +52,9 @@ def _named(module: Any, name: str) -> Any:
 
 _WHILE, _SCAN = _named(while_loop, "while_loop"), _named(scan, "scan")
 _MAP, _ASSOCIATIVE = _named(map_module, "map"), _named(associative_scan, "associative_scan")
+# torch 2.11 leaves the results of a scan along dimension 0, whichever it walks along.
+_PUTS_BACK = any(isinstance(c, CodeType) and "movedim" in c.co_names
+                 for c in _SCAN.__code__.co_consts)  # fmt: skip
 
 
 def _left(cap: Capture, name: str, why: str) -> GraphBreak:
@@ -217,7 +221,8 @@ def _walk(cap: Capture, name: str, fn: Value, init: Value | None, xs: Value, res
     if not tensors_in(made) or not all(_only_tensors(x) for x in (*start, whole, made)):
         raise _left(cap, name, "values that are not tensors")
     _check_gradients(cap, name, [body], out)
-    target = Scan(name, runner(body), (len(carried), len(along)), dim, reverse, None)
+    target = Scan(name, runner(body), (len(carried), len(along)), dim, reverse, None,
+                  dim if _PUTS_BACK else 0)  # fmt: skip
     with builder.mode:
         columns = target.together(made, [tensors_in(made)] * rounds)
     result = (kept, columns) if start else columns
