@@ -72,6 +72,7 @@ from torchweld.pipeline import (
 )
 from torchweld.programs import mark_owned
 from torchweld.rests import names_of, origin_of
+from torchweld.runtime.overlap import overlap_check
 from torchweld.sites import REGION, Made, Site, again, eager_call, locked
 from torchweld.variation import check_promises, guards_of, learn
 
@@ -340,7 +341,7 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
         STATISTICS.graphs += 1
         call = _compiled_call(region, builder, values, site.options.backend)
     else:
-        call = safe_from_overlap(region.graph, region.graph.forward)
+        call = safe_from_overlap(region.graph, region.graph.forward, overlap_check())
     if region.env is not None:
         check_promises(region, args)
         guards = guards_of(region)  # with what the later stages have decided
@@ -378,7 +379,7 @@ def _compiled_call(region: Region, builder: GuardBuilder, values: tuple[object, 
     call = backend(region.graph, examples)
     if not callable(call):
         raise UsageTypeError("W401", f"backend returned {type(call).__name__}, not a callable")
-    return safe_from_overlap(region.graph, call)
+    return safe_from_overlap(region.graph, call, overlap_check())
 
 
 def _is_worth(region: Region, site: Site) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +15,12 @@ from torchweld.ir.graph import VAL
 MUTATED = "mutated"  # GraphModule.meta: positions of the placeholders that the graph writes
 
 
-def safe_from_overlap(gm: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
+def safe_from_overlap(gm: GraphModule, call: Callable[..., Any],
+                      meets: Callable[[tuple[Any, ...], bytes, bytes], bool],
+                      ) -> Callable[..., Any]:  # fmt: skip
     """`call`, but the graph itself, operator by operator, where written inputs overlap others.
 
+    meets: whether they do, of the inputs, the bytes of each (int64), and whether each is written.
     Cost: nothing for a graph that writes no input; else one address per tensor and call.
     """
     written = gm.meta.get(MUTATED, ())
@@ -27,19 +31,22 @@ def safe_from_overlap(gm: GraphModule, call: Callable[..., Any]) -> Callable[...
         return restoring(gm, call)
 
     plain = restoring(gm, gm.forward)
+    varying = [i for i in tensors if sizes[i] < 0]
+    extents = array("q", sizes)
+    fixed, changed = extents.tobytes(), bytes(i in written for i in range(len(sizes)))
 
     def run(*args: Any) -> Any:
-        spans = sorted((args[i].data_ptr(), i) for i in tensors)
-        end, last = -1, -1
-        for start, i in spans:
-            if start < end and (i in written or last in written):
-                return plain(*args)
-            size = sizes[i] if sizes[i] > 0 else _extent(args[i])
-            if start + size > end:
-                end, last = start + size, i
+        if meets(args, fixed, changed):
+            return plain(*args)
         return call(*args)
 
-    return run
+    def run_varying(*args: Any) -> Any:
+        now = array("q", extents)
+        for i in varying:
+            now[i] = _extent(args[i])
+        return plain(*args) if meets(args, now.tobytes(), changed) else call(*args)
+
+    return run_varying if varying else run
 
 
 def _extent(x: torch.Tensor) -> int:

@@ -555,6 +555,8 @@ static PyMethodDef module_methods[] = {
      "Whether all are tensors that are known to be memory and nothing else."},
     {"all_fit", (PyCFunction)(void (*)(void))torch_all_fit, METH_FASTCALL,
      "Whether all are such tensors with given strides."},
+    {"overlap", (PyCFunction)(void (*)(void))torch_overlap, METH_FASTCALL,
+     "Whether a written input shares memory with another one."},
     {"cuda_init", cuda_init, METH_VARARGS, "Find the CUDA driver's entry points."},
     {"cuda_load", cuda_load, METH_VARARGS, "A kernel of a cubin."},
     {"capture_begin", capture_begin, METH_O, "Capture torch's current stream of a device."},

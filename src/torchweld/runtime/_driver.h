@@ -94,6 +94,7 @@ uint64_t torch_settings(void);
 
 PyObject *torch_init(PyObject *self, PyObject *args);
 PyObject *torch_describe(PyObject *self, PyObject *tensor);
+PyObject *torch_overlap(PyObject *self, PyObject *const *args, Py_ssize_t nargs);
 PyObject *torch_make(PyObject *self, PyObject *args);
 PyObject *torch_calibrate(PyObject *self, PyObject *args);
 PyObject *torch_find_keys(PyObject *self, PyObject *samples);

@@ -253,6 +253,64 @@ PyObject *torch_describe(PyObject *self, PyObject *tensor)
     return row;
 }
 
+typedef struct {
+    uintptr_t start, end;
+    int written;
+} Span;
+
+static int by_start(const void *a, const void *b)
+{
+    uintptr_t x = ((const Span *)a)->start, y = ((const Span *)b)->start;
+    return x < y ? -1 : x > y;
+}
+
+/* Whether a written span shares bytes with another one. */
+static int spans_meet(Span *spans, size_t n)
+{
+    qsort(spans, n, sizeof(Span), by_start);
+    const Span *last = NULL; /* of those before, the one that reaches furthest */
+    for (Span *s = spans; s < spans + n; s++) {
+        if (last && s->start < last->end && (s->written || last->written))
+            return 1;
+        if (!last || s->end > last->end)
+            last = s;
+    }
+    return 0;
+}
+
+/* overlap(inputs, extents, written) -> whether a written input shares memory with another one.
+ * extents: for each input an int64, the bytes from its first to its last element; 0 for what has
+ * none. written: for each input a byte. */
+PyObject *torch_overlap(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 3 || !PyTuple_Check(args[0]) || !PyBytes_Check(args[1]) || !PyBytes_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "overlap(inputs, extents, written)");
+    Py_ssize_t n = PyTuple_GET_SIZE(args[0]);
+    if (PyBytes_GET_SIZE(args[1]) != n * 8 || PyBytes_GET_SIZE(args[2]) != n)
+        return PyErr_Format(PyExc_ValueError, "not as many as the inputs");
+    const int64_t *extents = (const int64_t *)PyBytes_AS_STRING(args[1]);
+    const char *written = PyBytes_AS_STRING(args[2]);
+    Span few[64], *spans = n > 64 ? PyMem_Malloc((size_t)n * sizeof(Span)) : few;
+    if (!spans)
+        return PyErr_NoMemory();
+    size_t count = 0;
+    int failed = 0;
+    for (Py_ssize_t i = 0; i < n && !failed; i++) {
+        PyObject *x = PyTuple_GET_ITEM(args[0], i);
+        void *data = NULL;
+        if (extents[i] <= 0)
+            continue;
+        failed = !PyObject_TypeCheck(x, torch.tensor_type) || torch.get_data_ptr(handle_of(x), &data);
+        spans[count++] = (Span){(uintptr_t)data, (uintptr_t)data + (uintptr_t)extents[i], written[i]};
+    }
+    int met = !failed && spans_meet(spans, count);
+    if (spans != few)
+        PyMem_Free(spans);
+    if (failed)
+        return PyErr_Format(PyExc_TypeError, "an input without memory");
+    return PyBool_FromLong(met);
+}
+
 /* make(n) -> a fresh uint8 tensor of n elements, by the way that the driver makes its outputs. */
 PyObject *torch_make(PyObject *self, PyObject *args)
 {

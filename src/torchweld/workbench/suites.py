@@ -172,4 +172,4 @@ def to_device(work: Work, device: str) -> Work:
             return {k: move(v) for k, v in value.items()}
         return value.to(device) if isinstance(value, (torch.Tensor, torch.nn.Module)) else value
 
-    return replace(work, **{f.name: move(getattr(work, f.name)) for f in fields(work)})
+    return replace(work, **{f.name: move(getattr(work, f.name)) for f in fields(work) if f.init})

@@ -56,16 +56,24 @@ class Sizes(Work):
 
 @dataclass(frozen=True, slots=True)
 class Step(Work):
-    """A module that gives a loss. A call differentiates it: the loss, then every gradient."""
+    """A module that gives a loss. A call differentiates it: the loss, then every gradient.
+
+    parameters: the module's, listed once, as an optimizer does.
+    """
+
+    parameters: tuple[torch.nn.Parameter, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        module: Any = self.fn
+        object.__setattr__(self, "parameters", tuple(module.parameters()))
 
     def call(self, fn: Callable[..., Any] | None = None) -> Any:
-        parameters = list(self.fn.parameters())  # type: ignore[attr-defined]
-        for p in parameters:
+        for p in self.parameters:
             p.grad = None
         with torch.enable_grad():
             loss = (self.fn if fn is None else fn)(*self.args, **self.kwargs)
             loss.backward()
-        return (loss, *(p.grad for p in parameters))
+        return (loss, *(p.grad for p in self.parameters))
 
 
 @dataclass(frozen=True, slots=True)
