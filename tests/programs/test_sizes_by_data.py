@@ -278,3 +278,21 @@ def test_interpreted_code_gets_what_the_data_gives():
     for count in COUNTS:
         args = given(count)
         torch.testing.assert_close(compiled(*args), PROGRAMS["mean"](*args), equal_nan=True)
+
+
+def test_parts_of_inputs_that_the_data_chooses_are_views_of_them():
+    def fn(x, mask):
+        n = mask.sum().item()
+        torch._check(n > 0)
+        torch._check(n <= x.shape[0])
+        return x[:n], x[n - 1], x.narrow(0, 0, n).t()
+
+    compiled = torchweld.compile(fn, fullgraph=True)
+    before = STATISTICS.counts()
+    for count in (3, 1, ROWS):
+        x, mask = given(count)
+        for found, expected in zip(compiled(x, mask), fn(x, mask), strict=True):
+            torch.testing.assert_close(found, expected)
+            assert found.data_ptr() == expected.data_ptr()
+    after = STATISTICS.counts()
+    assert after["aten_graphs"] == before["aten_graphs"]

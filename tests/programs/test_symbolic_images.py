@@ -40,3 +40,17 @@ def test_ten_image_sizes_are_two_compilations(make):
                                    rtol=1e-3, atol=1e-4)  # fmt: skip
     counts = torchweld.statistics()
     assert (counts["captures"], counts["breaks"], counts["aten_graphs"]) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_a_grid_over_images_of_many_sizes_is_two_compilations(align_corners):
+    def sampled(x, theta):
+        grid = torch.nn.functional.affine_grid(theta, x.shape, align_corners=align_corners)
+        return torch.nn.functional.grid_sample(x, grid, align_corners=align_corners), grid
+
+    torchweld.reset()
+    compiled = torchweld.compile(sampled)
+    for h, w in ((5, 6), (7, 9), (8, 3), (33, 2)):
+        args = torch.randn(2, 3, h, w), torch.randn(2, 2, 3)
+        torch.testing.assert_close(compiled(*args), sampled(*args))
+    assert torchweld.statistics()["captures"] == 2

@@ -356,7 +356,7 @@ class GraphBuilder:
         except GraphBreak:
             raise
         except UnknownSizeError as error:
-            raise refuse("W102", f"{name}: {error}", at) from None
+            raise refuse("W102", f"{name}: {error.why}", at) from None
         except DataDependentOutputException as error:
             raise refuse("W102", f"{name} needs the value of a Tensor ({error.func})", at) from None
         except DynamicOutputShapeException as error:

@@ -36,6 +36,22 @@ def linspace(start: float, end: float, steps: int, dtype: Any = None, device: An
     return torch.where(i < steps // 2, near, far).to(kind)
 
 
+def affine_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
+    """Of two dimensions: each point's place in an image, times the matrices."""
+    n, _, h, w = size
+    x, y = (_centres(k, align_corners, theta).view(shape)
+            for k, shape in ((w, (1, 1, -1)), (h, (1, -1, 1))))  # fmt: skip
+    ones = torch.ones((n, h, w), dtype=theta.dtype, device=theta.device)
+    base = torch.stack([x.expand(n, h, w), y.expand(n, h, w), ones], -1)
+    return base.view(n, h * w, 3).bmm(theta.transpose(1, 2)).view(n, h, w, 2)
+
+
+def _centres(k: int, align_corners: bool, like: Tensor) -> Tensor:
+    """From -1 to 1, or so that both are half a step away from the ends."""
+    ends = linspace(-1.0, 1.0, k, like.dtype, like.device)
+    return ends if align_corners else ends * (k - 1) / k
+
+
 def upsample_bicubic2d(input: Tensor, output_size: Any, align_corners: bool,
                        scale_factors: Any = None) -> Tensor:  # fmt: skip
     return _resized(torch.ops.aten.upsample_bicubic2d.default, input, output_size, align_corners,

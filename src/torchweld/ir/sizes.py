@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
+from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.ir.conditions import (
     OPERATIONS,
@@ -67,7 +68,7 @@ class Bounds:
     hi_at: Loc = NOWHERE
 
 
-class UnknownSizeError(Exception):
+class UnknownSizeError(Unsupported):
     """The value of a number is needed that only the data decides."""
 
 
@@ -249,7 +250,7 @@ class SizeEnv:
         """
         if self.is_open(e):
             self.asked(Relation("==", e - self.hint(e)))
-            raise UnknownSizeError(f"{e.text()} is a number that only the data decides")
+            raise UnknownSizeError("W204", f"{e.text()} is a number that only the data decides")
         now = self.hint(e)
         self.decide(equal(e, now))
         return now

@@ -12,9 +12,11 @@ from torchweld.base.errors import LoweringError
 from torchweld.ir.expr import ZERO
 from torchweld.ir.graph import VAL, GraphPair
 from torchweld.ir.loop import Buffer, View
+from torchweld.ir.nested import tensors_in
 from torchweld.lower.builder import Builder
 from torchweld.lower.fallback import Env, Lowered
-from torchweld.lower.registry import LOWERINGS, arguments_for, bind
+from torchweld.lower.registry import LOWERINGS, accepted, arguments_for, bind
+from torchweld.lower.sizes import SYMBOLIC, size
 from torchweld.lower.tensor import (
     Idx,
     Tensor,
@@ -107,9 +109,20 @@ def _follow(node: Node, roots: Mapping[Node, Tensor]) -> Lowered | None:
     if rule is None or rule.kind != "view" or not isinstance(base, Tensor):
         return None
     op = node.target
-    bound = bind(op, (base, *node.args[1:]), node.kwargs)  # type: ignore[arg-type]
-    found: Lowered = rule.function(**arguments_for(rule.function, op, bound))  # type: ignore[arg-type]
+    given = (base, *map(_sized, node.args[1:]))
+    bound = bind(op, given, {k: _sized(a) for k, a in node.kwargs.items()})  # type: ignore[arg-type]
+    made = arguments_for(rule.function, op, bound)  # type: ignore[arg-type]
+    if "like" in accepted(rule.function):
+        made["like"] = tuple(map(spec_of, tensors_in(node.meta[VAL])))
+    found: Lowered = rule.function(**made)
     return found
+
+
+def _sized(a: object) -> object:
+    """An argument with expressions in the place of symbolic numbers."""
+    if isinstance(a, tuple | list):
+        return [_sized(x) for x in a]
+    return size(a) if isinstance(a, SYMBOLIC) else a
 
 
 def _settled(b: Builder, node: Node, env: Env, changing: set[Buffer], own: Buffer) -> Tensor:

@@ -17,6 +17,7 @@ from torchweld.capture.tables import function
 from torchweld.capture.values.base import (
     Const,
     ListValue,
+    SizeValue,
     Slot,
     TensorValue,
     TupleValue,
@@ -94,6 +95,34 @@ def interpolate(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
         inline_anyway(cap, F.interpolate, args, kwargs, cont)
     else:
         graph_call(cap, F.interpolate, args, kwargs, cont)
+
+
+@function(F.affine_grid)
+def affine_grid(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """One of an image whose sizes vary, which torch's own functions would fix."""
+    names = ("theta", "size", "align_corners")
+    given = dict(zip(names, map(cap.unwrap, args), strict=False)) | kwargs
+    if cap.sizes.symbolic and given.keys() == set(names) and _is_grid(*(given[n] for n in names)):
+        cap.call(Const(sized_polyfills.affine_grid), [given[n] for n in names], {}, cont)
+    else:
+        graph_call(cap, F.affine_grid, args, kwargs, cont)
+
+
+def _is_grid(theta: Value, size: Value, align_corners: Value) -> bool:
+    """Whether sizes vary, and nothing is to be refused or warned of."""
+    if not isinstance(theta, TensorValue) or not theta.fake.is_floating_point() or (
+            tuple(theta.fake.shape[1:]) != (2, 3)):  # fmt: skip
+        return False
+    parts = list(leaves(size))
+    plain = type(align_corners) is Const and type(align_corners.obj) is bool
+    return plain and len(parts) == 4 and varies(size) and all(map(_is_large, parts))
+
+
+def _is_large(x: Slot) -> bool:
+    """Whether a size is known to be none of the special ones: no symbol of an input's size is."""
+    if isinstance(x, SizeValue):
+        return not x.number.node.is_open()
+    return isinstance(x, Const) and type(x) is Const and type(x.obj) is int and x.obj > 1
 
 
 _NN: Any = torch._C._nn
