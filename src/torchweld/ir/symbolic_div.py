@@ -28,6 +28,8 @@ def symbolic_div(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     exact, rest = _reduced(a, b)
     if rest is algebra.ZERO or fits(rest, b):
         return exact, rest
+    if rest.hi is not None and rest.hi < 0 and _at_least(rest + b, 0):  # (2*n - 1) // n
+        return exact - 1, rest + b
     q, r = _by_factors(rest, b)
     return exact + q, r
 
@@ -104,16 +106,26 @@ def fits(e: Expr, size: Expr) -> bool:
     """Whether it is proven that 0 <= e < size."""
     if e.lo is None or e.lo < 0:
         return False
-    most = largest(e)
-    room = None if most is None else least(size - 1 - most)
-    return room is not None and room >= 0
+    for symbolic in (False, True):
+        most = largest(e, symbolic)
+        if most is not None and _at_least(size - 1 - most, 0):
+            return True
+    return False
 
 
-def largest(e: Expr) -> Expr | None:
-    """An upper bound of `e` without loop indices; None if there is none."""
+def _at_least(e: Expr, n: int) -> bool:
+    found = least(e)
+    return found is not None and found >= n
+
+
+def largest(e: Expr, symbolic: bool = False) -> Expr | None:
+    """An upper bound of `e` without loop indices; None if there is none.
+
+    symbolic: made of sizes also where a number is known: n - 1 instead of 63.
+    """
     total = algebra.ZERO
     for m, c in algebra.terms_of(e).items():
-        ends = [_upper(f) if c > 0 else _lower(f) for f in m]
+        ends = [_upper(f, symbolic) if c > 0 else _lower(f) for f in m]
         product = algebra.as_expr(c)
         for end in ends:
             if end is None:
@@ -123,7 +135,7 @@ def largest(e: Expr) -> Expr | None:
     return total
 
 
-def _upper(f: Expr) -> Expr | None:
+def _upper(f: Expr, symbolic: bool) -> Expr | None:
     """What an atom is at most; None also if it may be negative."""
     if f.lo is None or f.lo < 0:
         return None
@@ -132,10 +144,10 @@ def _upper(f: Expr) -> Expr | None:
             return f.size - 1
         case algebra.SizeSym():
             return f
-        case algebra.Mod() if f.hi is None:
-            return largest(f.den - 1)
-        case algebra.FloorDiv() if f.hi is None:
-            most = largest(f.num)
+        case algebra.Mod() if f.hi is None or (symbolic and not f.den.is_const):
+            return largest(f.den - 1, symbolic)
+        case algebra.FloorDiv() if f.hi is None or (symbolic and not f.den.is_const):
+            most = largest(f.num, symbolic)
             return None if most is None else most // f.den
     return None if f.hi is None else algebra.as_expr(f.hi)
 
@@ -167,7 +179,7 @@ def least(e: Expr) -> int | None:
 def joined(terms: Mapping[Monomial, int], m: Monomial, c: int) -> Iterable[dict[Monomial, int]]:
     """Sums with c*(x % b)*y and c*(x // b)*b*y joined to c*x*y, where `m` is (x % b)*y."""
     for f in m:
-        if not isinstance(f, algebra.Mod) or f.den.is_const:
+        if not isinstance(f, algebra.Mod) or (f.den.is_const and len(m) == 1):
             continue
         left = _without(m, (f,))
         assert left is not None
