@@ -48,10 +48,11 @@ class Stretched:
             rest: list[Name] = [None] * len(joint.kept_results)
             row = [*(labels.get(i) for i in joint.kept_inputs), *rest, *names]
             tangents = [t for t, there in zip(joint.tangents, given, strict=True) if t and there]
-            rows.append([*(_turned(n, count) for n in row), *(None for _ in tangents)])
+            alone = *tangents, *cut.numbers
+            rows.append([*(_turned(n, count) for n in row), *(None for _ in alone)])
         short, long = rows
-        alone = [[i for i, n in enumerate(row) if n is None] for row in rows]
-        if len(alone[0]) != len(alone[1]):
+        unnamed = [[i for i, n in enumerate(row) if n is None] for row in rows]
+        if len(unnamed[0]) != len(unnamed[1]):
             return "a stretch keeps other inputs than the next"
         made = self._gradients(cut, places)
         if made is None:
@@ -59,11 +60,11 @@ class Stretched:
         results, returned, gradients = made
         inputs = Inputs(
             labels={i: n for i, n in enumerate(short) if n is not None},
-            shared=dict(zip(*alone, strict=True)),
+            shared=dict(zip(*unnamed, strict=True)),
             places={n: i for i, n in enumerate(long) if n is not None},
             more=self.forward.more, results=results, returned=returned,
         )  # fmt: skip
-        return inputs, Backward(cut.pair, gradients)
+        return inputs, Backward(cut.pair, gradients, cut.numbers)
 
     def _gradients(
         self, cut: Backward, places: dict[int, Label]
@@ -112,6 +113,8 @@ def stretched(graph: Graph, few: Graph, r: Repeats, short: Joint) -> Stretched |
     inputs = inputs_of(graph, r)
     if short.forward.mutated or short.reread:
         return "inputs are changed"
+    if any(row.input in inputs.labels for row in short.forward.sizes):
+        return "sizes are read of a parameter"
     kept_inputs = _positions(short.kept_inputs, inputs, r)
     wanted = _positions(short.gradients, inputs, r)
     found = _saved(short.saved, few, r)
@@ -125,8 +128,10 @@ def stretched(graph: Graph, few: Graph, r: Repeats, short: Joint) -> Stretched |
     inputs = replace(inputs, results=results, returned=(*range(first), *saved))
     places = [replace(x, place=inputs.shared[x.place]) if x.of_input else x
               for x in short.returned]  # fmt: skip
-    long = replace(short, forward=GraphPair(graph, (), short.forward.aliases), gradients=wanted,
-                   kept_inputs=kept_inputs, saved=nodes, returned=tuple(places))  # fmt: skip
+    sizes = tuple(replace(row, input=inputs.shared[row.input]) for row in short.forward.sizes)
+    pair = GraphPair(graph, (), short.forward.aliases, sizes=sizes)
+    long = replace(short, forward=pair, gradients=wanted, kept_inputs=kept_inputs, saved=nodes,
+                   returned=tuple(places))  # fmt: skip
     return Stretched(short, long, inputs, r.kept, r.count, (names, long_names))
 
 
