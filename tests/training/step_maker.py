@@ -138,9 +138,12 @@ class Recipe:
     def drawn(cls, seed: int) -> Recipe:
         r = random.Random(seed)
         blocks = tuple(r.choice(list(BLOCKS)) for _ in range(r.randint(1, 3)))
-        return cls(blocks, *(r.choice(list(t)) for t in (LOSSES, OPTIMIZERS, CLIPS, SCHEDULES)),
-                   r.choice(EXTRAS), r.choice(AMP), r.choice((1, 1, 2, 3)),
-                   r.random() < 0.3)  # fmt: skip
+        loss, optimizer, clip, schedule = (
+            r.choice(list(t)) for t in (LOSSES, OPTIMIZERS, CLIPS, SCHEDULES))  # fmt: skip
+        extra, amp, parts = r.choice(EXTRAS), r.choice(AMP), r.choice((1, 1, 2, 3))
+        if amp != "none" and optimizer == "rmsprop":
+            optimizer = "adam"  # the other one's first steps are ten times the learning rate
+        return cls(blocks, loss, optimizer, clip, schedule, extra, amp, parts, r.random() < 0.3)
 
     @property
     def dtype(self) -> torch.dtype:

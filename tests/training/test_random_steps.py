@@ -39,7 +39,9 @@ def run(seed):
     mine, theirs = Made(recipe), Made(recipe)
     close = {"rtol": 1e-6, "atol": 1e-8}
     if recipe.amp != "none":
-        close = {"rtol": 0.1, "atol": 0.03}
+        # a gradient that is zero but for rounding (of a bias in front of a normalization) moves its
+        # parameter by the learning rate, 0.01, in either direction
+        close = {"rtol": 0.1, "atol": 0.12}
     torchweld.reset()
     step = torchweld.compile(mine.step)
     for i, (x, y) in enumerate(batches()):

@@ -56,11 +56,11 @@ class Repeats:
 def find_repeats(graph: Graph) -> Repeats | None:
     """The equal stretches of a graph; None if there are too few, or something forbids it."""
     calls = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
-    if len(calls) < _LEAST_COUNT * _LEAST_LENGTH:
+    if len(calls) < _LEAST_COUNT * _LEAST_LENGTH or any(map(_writes_input, calls)):
         return None
     tokens = _tokens(calls)
     period = _period(tokens)
-    if period is None or any(map(_writes_input, calls)):
+    if period is None:
         return None
     for start, several, count in _candidates(tokens, period):
         own = _own(calls, start, several, count)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from torchweld.base.intern import Interned
@@ -305,8 +306,10 @@ def walk(x: Scalar) -> Iterator[Scalar]:
             stack.extend((c, False) for c in children(node) if c not in seen)
 
 
-def loads(x: Scalar) -> list[Load]:
-    return [n for n in walk(x) if isinstance(n, Load)]
+@lru_cache(1 << 14)
+def loads(x: Scalar) -> tuple[Load, ...]:
+    """The loads under `x`. Every stage asks for those of the same bodies."""
+    return tuple([n for n in walk(x) if isinstance(n, Load)])
 
 
 def rebuild(x: Scalar, leaf: Callable[[Scalar], Scalar | None],

@@ -82,9 +82,25 @@ def constants(g: LoopGraph, positions: frozenset[int]) -> Constants:
     written = {b for _, w in touched for b in w}
     returned = {v.buffer for v in g.outputs if v is not None}
     fixed = {b for i, b in enumerate(g.inputs) if i in positions} - written
-    nodes = {at for at, n in enumerate(g.nodes) if _same_every_time(n)}
-    others = {b for at, (_, w) in enumerate(touched) if at not in nodes for b in w}
-    found = fixed | (written - others - returned - set(g.inputs))
+    nodes = set(range(len(g.nodes)))
+    found = fixed | (written - returned - set(g.inputs))
+    _leave_out(nodes, found, touched)  # what depends on other inputs: most nodes
+    for at in [at for at in nodes if not _same_every_time(g.nodes[at])]:
+        nodes.discard(at)
+        found -= touched[at][1]
+    _leave_out(nodes, found, touched)
+    out = Constants(found, nodes, {b: frozenset((b,)) for b in fixed})
+    for at in sorted(nodes):
+        r, w = touched[at]
+        roots = frozenset().union(*(out.roots.get(b, frozenset()) for b in r))
+        for b in w:
+            out.roots[b] = out.roots.get(b, frozenset()) | roots
+    return out
+
+
+def _leave_out(nodes: set[int], found: set[Buffer],
+               touched: list[tuple[set[Buffer], set[Buffer]]]) -> None:  # fmt: skip
+    """Leave out the nodes that touch other buffers than those found, and these nodes' own."""
     before = len(nodes) + 1
     while len(nodes) < before:  # what reads a buffer mostly comes behind what writes it
         before = len(nodes)
@@ -93,13 +109,6 @@ def constants(g: LoopGraph, positions: frozenset[int]) -> Constants:
             if not (r <= found and w <= found):
                 nodes.discard(at)
                 found -= w
-    out = Constants(found, nodes, {b: frozenset((b,)) for b in fixed})
-    for at in sorted(nodes):
-        r, w = touched[at]
-        roots = frozenset().union(*(out.roots.get(b, frozenset()) for b in r))
-        for b in w:
-            out.roots[b] = out.roots.get(b, frozenset()) | roots
-    return out
 
 
 def _same_every_time(n: Node) -> bool:

@@ -48,7 +48,7 @@ def _symbol(env: SizeEnv, e: Expr) -> Expr | None:
 
 def readings(pair: GraphPair) -> tuple[tuple[SizeSym, ...], tuple[Reading, ...]]:
     """The symbols of a graph, and where a call finds each; those that others give left out."""
-    env = next(_envs(pair), None)
+    env = next(_envs(pair), None) if pair.sizes else None
     found: dict[SizeSym, Reading] = {}
     if env is None:
         return (), ()
@@ -71,7 +71,8 @@ def _envs(pair: GraphPair) -> Iterator[SizeEnv]:
 def _numbers(x: object) -> Iterator[object]:
     """The symbolic numbers in arguments and in the metadata of tensors."""
     if isinstance(x, torch.Tensor) and x.layout is torch.strided:
-        yield from _numbers((*x.shape, *x.stride(), x.storage_offset()))
+        if x._has_symbolic_sizes_strides:
+            yield from _numbers((*x.shape, *x.stride(), x.storage_offset()))
     elif isinstance(x, tuple | list):
         for item in x:
             yield from _numbers(item)
