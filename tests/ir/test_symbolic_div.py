@@ -40,6 +40,19 @@ def test_the_digits_of_a_position_are_joined_to_the_position():
     assert a * N * K * 768 + b * 768 + c is FLAT
 
 
+def test_digits_of_many_places_are_joined_whatever_is_a_number_and_what_a_size():
+    inner = FLAT % (N * K)
+    rows, columns = inner // K, inner % K  # of what is a remainder itself
+    channel, outer = FLAT // (N * K) % 12, FLAT // (N * K) // 12
+    assert outer * 12 * N * K + channel * N * K + rows * K + columns is FLAT
+
+
+def test_a_position_below_twice_a_size_is_divided_to_0_or_1():
+    half = index_symbol("p", 2 * N)
+    assert (2 * N - 1) // N is as_expr(1)
+    assert fits(half // N, as_expr(2)) and not fits(half // N, as_expr(1))
+
+
 def test_the_order_of_divisions_does_not_matter():
     assert FLAT // N // K is FLAT // K // N is FLAT // (K * N)
 

@@ -9,6 +9,6 @@ from tests.runtime.sized_graphs import BOTH, GRAPHS, SIZES, Sized
 
 for name in sys.argv[1:] or GRAPHS:
     graph = Sized(BOTH + GRAPHS[name], "python", interpret=True)
-    for values in SIZES[:-2]:
+    for values in (*SIZES[:-2], (2, 200)):  # as many as a block has positions, and more
         graph.check(*values)
     print(name, *sorted({a.lang for a in graph.program.artifacts}), sep="; ")

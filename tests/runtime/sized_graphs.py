@@ -87,6 +87,39 @@ y: f32[m*n]
 y[i] = x[i//n, i%n] + 1.0  for i:m*n
 return y
 """,
+    "channels": """
+x: f32[m, n, 3, m] input
+s: f32[3] input
+y: f32[m, n, 3, m]
+y[i, j, c, k] = x[i, j, c, k] * s[c]  for i:m, j:n, c:3, k:m
+return y
+""",
+    "rotated halves": """
+x: f32[m, n, 12] input
+r: f32[m, n, 12]
+y: f32[m, n, 12]
+r[i, j, k] = neg(x[i, j, k + 6])  for i:m, j:n, k:6
+r[i, j, k + 6] = x[i, j, k]  for i:m, j:n, k:6
+y[i, j, k] = x[i, j, k] + r[i, j, k] * 2.0  for i:m, j:n, k:12
+return y
+""",
+    "one behind the other": """
+x: f32[m, n] input
+z: f32[m, 2*n] input
+r: f32[m, 3*n + 1]
+y: f32[m, 3*n + 1]
+r[i, j] = x[i, j]  for i:m, j:n
+r[i, n] = x[i, 0]  for i:m
+r[i, j + n + 1] = z[i, j]  for i:m, j:2*n
+y[i, j] = r[i, j] * 2.0  for i:m, j:3*n + 1
+return y
+""",
+    "negative or not": """
+x: i64[m, n] input
+y: i64[m, n]
+y[i, j] = where(x[i, j] < 1, 100, x[i, j])  for i:m, j:n
+return y
+""",
     "part that may be empty": """
 x: f32[m, n] input
 y: f32[m, n - 2]

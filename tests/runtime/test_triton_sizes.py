@@ -10,7 +10,7 @@ import pytest
 from tests.codegen.tile_runs import ptx_of
 from tests.runtime.sized_graphs import BOTH, GRAPHS, program_of
 
-from torchweld.ir.program import GridLaunch
+from torchweld.ir.program import Alloc, GridLaunch
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGE = BOTH.replace("hint 8", "hint 4096").replace("hint 16", "hint 4096")
@@ -45,3 +45,31 @@ def test_blocks_are_counted_for_the_sizes_of_a_call_and_offsets_are_kept_below_3
     (at,) = (k for k, s in enumerate(program.steps) if isinstance(s, GridLaunch))
     assert ("blocks", at) in [(p.what, p.at) for p in program.sizes.patches]
     assert program.sizes.limits
+
+
+def text_of(name):
+    return program_of(LARGE + GRAPHS[name], interpret=True).artifacts[0].source
+
+
+def test_a_tensor_that_is_gone_through_as_a_whole_is_read_at_the_position_itself():
+    text = text_of("channels")
+    assert "tl.load(t1 + p," in text and "tl.store(t2 + p," in text
+    assert "tl.store(t1 + p, " in text_of("heads")
+
+
+def test_positions_of_a_block_are_divided_by_a_size_once():
+    ptx = ptx_of(program_of(LARGE + GRAPHS["heads"], interpret=True).artifacts[0], 90)
+    label = r"@\S+ bra"  # what stands behind the branch is for sizes smaller than a block
+    fast = re.split(label, ptx)[0]
+    assert len(re.findall(r"div\.u32", fast)) <= 2 and "div.s32" not in ptx
+
+
+def test_halves_put_together_are_one_kernel_without_memory_of_their_own():
+    for name in ("rotated halves", "one behind the other"):
+        program = program_of(LARGE + GRAPHS[name], interpret=True)
+        assert sum(isinstance(s, GridLaunch) for s in program.steps) == 1
+        assert sum(isinstance(s, Alloc) for s in program.steps) == 1
+
+
+def test_a_value_that_is_there_already_is_not_loaded_again_under_a_condition():
+    assert text_of("negative or not").count("tl.load") == 1

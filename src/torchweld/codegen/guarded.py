@@ -13,6 +13,7 @@ from torchweld.base.errors import InternalError
 from torchweld.ir.expr import Expr, Ind, Int, atoms
 from torchweld.ir.loop import Buffer, Const, Index, Load, Op, Scalar, children, walk
 from torchweld.ir.loop_ops import CHECKS
+from torchweld.ir.symbolic_div import fits
 
 V = TypeVar("V")  # a value that has been printed
 
@@ -157,9 +158,12 @@ def loaded(a: Ind) -> Scalar:
 
 def _inside(x: Load) -> bool:
     """Whether bounds prove that a load stays inside of its buffer."""
-    for e, n in zip(x.index, x.buffer.shape, strict=True):
-        if e.lo is None or e.hi is None or e.lo < 0:
-            return False
-        if not isinstance(n, Int) or e.hi >= n.n:
-            return False
-    return True
+    return all(map(_below, x.index, x.buffer.shape))
+
+
+def _below(e: Expr, n: Expr) -> bool:
+    if e.lo is None or e.lo < 0:
+        return False
+    if isinstance(n, Int) and e.hi is not None and e.hi < n.n:
+        return True
+    return not (isinstance(e, Int) and isinstance(n, Int)) and fits(e, n)

@@ -155,12 +155,18 @@ def _power(n: int) -> int:
 
 
 def spread(axes: Sequence[Axis], whole: Expr | None) -> dict[Expr, Expr]:
-    """The axes' symbols as quotients and remainders of the flattened position."""
+    """The axes' symbols as quotients and remainders of the flattened position.
+
+    The slowest is a quotient alone: no position is behind its end.
+    """
     found: dict[Expr, Expr] = {}
     inner = ONE
+    slowest = next((a for a in axes if not _single(a.size)), None)
     for a in reversed(axes):
-        none = whole is None or _single(a.size)
-        found[a.sym] = ZERO if none or whole is None else (whole // inner) % a.size
+        if whole is None or _single(a.size):
+            found[a.sym] = ZERO
+        else:
+            found[a.sym] = whole // inner if a is slowest else (whole // inner) % a.size
         inner = inner if a.size is ZERO else inner * a.size
     return found
 

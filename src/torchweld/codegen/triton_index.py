@@ -89,21 +89,25 @@ def _reach(m: Monomial) -> int:
     return total
 
 
-def index_text(e: Expr, leaf: Callable[[Expr], str]) -> str:
-    """`e` with `leaf` naming symbols and loaded values."""
+Split = Callable[[FloorDiv | Mod], str | None]
+
+
+def index_text(e: Expr, leaf: Callable[[Expr], str], split: Split = lambda e: None) -> str:
+    """`e` with `leaf` naming symbols and loaded values, and `split` those quotients that have a
+    name."""
     match e:
         case Int():
             return str(e.n)
         case Poly():
-            return sum_text(e, lambda f: index_text(f, leaf))
+            return sum_text(e, lambda f: index_text(f, leaf, split))
         case FloorDiv() | Mod():
-            return _div_text(e, leaf)
+            return split(e) or _div_text(e, leaf, split)
         case _:
             return leaf(e)
 
 
-def _div_text(e: FloorDiv | Mod, leaf: Callable[[Expr], str]) -> str:
-    num, den = index_text(e.num, leaf), index_text(e.den, leaf)
+def _div_text(e: FloorDiv | Mod, leaf: Callable[[Expr], str], split: Split) -> str:
+    num, den = index_text(e.num, leaf, split), index_text(e.den, leaf, split)
     quotient = isinstance(e, FloorDiv)
     if e.num.lo is None or e.num.lo < 0:  # Triton's // and % round toward zero
         return f"weld.{'int_floor_div' if quotient else 'int_mod'}({num}, {den})"

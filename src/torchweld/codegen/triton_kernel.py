@@ -24,6 +24,7 @@ from torchweld.codegen.triton_folds import TileFolds, collected
 from torchweld.codegen.triton_index import LIMIT, index_text, wide
 from torchweld.codegen.triton_ops import narrowed
 from torchweld.codegen.triton_random import RANDOM_TEXT
+from torchweld.codegen.triton_split import Splits
 from torchweld.codegen.triton_types import COMPUTED, NARROW, signature_type
 from torchweld.codegen.triton_values import POINTS, STEPS, Val
 from torchweld.ir.dtype import DType
@@ -129,11 +130,16 @@ class TilePrinter(TileFolds):
         if t.points == 1:
             self.line(f"p = {block}")
             return
+        self.split = Splits(t.point, block, t.points, self._before, self.extent_text).text
         text = f"{block} * {t.points} + tl.arange(0, {t.points})"
         self.line(f"p = ({text})[:, None]" if self.by_row else f"p = {text}")
         if t.masked:
             self.line(f"in_p = p < {'points' if self.part else self.extent_text(t.total)}")
             self.point_mask = Val("in_p", POINTS)
+
+    def _before(self, text: str) -> None:
+        """A line in front of the loop that is open."""
+        self.line(text, inner=False)
 
     def _role(self) -> str:
         nests = [n for s in self.tiled.stages for n in s.nests]
@@ -416,7 +422,8 @@ class TilePrinter(TileFolds):
             raise Unsupported("W202", why)
         want = self.full if self.stage is not None else self.full & POINTS
         text = v.text if n.out.dtype not in NARROW else narrowed(v.text, n.out.dtype)
-        at = index_text(n.offset, self.leaf(None, wide(n.offset)))
+        far = wide(n.offset)
+        at = index_text(n.offset, self.leaf(None, far), self.near(far))
         dims, _ = self.reach(n.offset, None)
         if want and not dims:
             integer = "tl.int64" if wide(n.offset) else "tl.int32"

@@ -16,7 +16,7 @@ from torchweld.codegen.sizes import likely
 from torchweld.codegen.tiles import TiledKernel, TiledStage
 from torchweld.codegen.triton_align import Shift, row_start, shift_of
 from torchweld.codegen.triton_coarse import coarse
-from torchweld.codegen.triton_index import index_text, wide, wide_value
+from torchweld.codegen.triton_index import Split, index_text, wide, wide_value
 from torchweld.codegen.triton_ops import cast_text, fast_text, infix, needs_type, op_text
 from torchweld.codegen.triton_types import NARROW, keeps_type, literal, minus_zero, typed
 from torchweld.ir.dtype import DType
@@ -68,6 +68,7 @@ class TileValues(Guarded[Val]):
         self.coarse = coarse(nests, self.private)
         self.checks = False
         self.sizes: dict[Expr, str] = {}  # symbolic sizes, which are parameters
+        self.split: Split = lambda e: None
         self._count = 0
         self._reads: dict[Scalar, frozenset[Buffer]] = {}
 
@@ -262,6 +263,10 @@ class TileValues(Guarded[Val]):
 
         return text
 
+    def near(self, big: bool) -> Split:
+        """What names quotients of positions, in 32 bits."""
+        return (lambda e: None) if big else self.split
+
     def symbol(self, a: Expr) -> str:
         if a is self.tiled.point:
             return "p"
@@ -297,7 +302,7 @@ class TileValues(Guarded[Val]):
             c = const(e.n, dtype)
             return self.tensor(c, Val(literal(c), literal=True))
         big = dtype is DType.I64 and wide_value(e)
-        text = index_text(e, self.leaf(guard, big))
+        text = index_text(e, self.leaf(guard, big), self.near(big))
         if dtype is DType.I64 and not big:
             text = f"({text}).to(tl.int64)" if " " in text else f"{text}.to(tl.int64)"
         if isinstance(e, Sym) and dtype is DType.I32:
@@ -346,7 +351,7 @@ class TileValues(Guarded[Val]):
         start = row_start(x, step)
         assert start is not None
         start = start // self.shift.group * self.shift.group
-        text = index_text(start, self.leaf(None, wide(start)))
+        text = index_text(start, self.leaf(None, wide(start)), self.near(wide(start)))
         return f"{self.pointers[x.buffer]} + ({text} + {self.aligned_name})"
 
     def policy(self, x: Load) -> str:
@@ -367,7 +372,7 @@ class TileValues(Guarded[Val]):
         return ', eviction_policy="evict_first"' if large else ""
 
     def address(self, pointer: str, e: Expr, guard: Guard | None) -> str:
-        text = index_text(e, self.leaf(guard, wide(e)))
+        text = index_text(e, self.leaf(guard, wide(e)), self.near(wide(e)))
         if text == "0":
             return pointer
         return f"{pointer} + ({text})" if " " in text else f"{pointer} + {text}"

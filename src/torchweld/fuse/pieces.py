@@ -16,7 +16,7 @@ from torchweld.fuse.facts import Substitution, body_facts
 from torchweld.fuse.group import loads_of
 from torchweld.fuse.target import Machine
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import Expr, Int, Sym, terms_of
+from torchweld.ir.expr import ONE, ZERO, Expr, Int, SizeSym, Sym, atoms
 from torchweld.ir.loop import (
     Axis,
     Buffer,
@@ -40,8 +40,8 @@ class _Piece:
 
     nest: Nest
     axes: tuple[Sym | None, ...]
-    start: tuple[int, ...]
-    length: tuple[int, ...]
+    start: tuple[Expr, ...]
+    length: tuple[Expr, ...]
 
 
 def join_pieces(g: LoopGraph, machine: Machine) -> LoopGraph:
@@ -81,49 +81,64 @@ def _pieces(g: LoopGraph, deps: Deps, b: Buffer, at: list[int]) -> list[_Piece] 
 
 
 def _box(n: Nest) -> _Piece | None:
-    """What `n` writes as a box; None if it is none, or its size is not known."""
+    """What `n` writes as a box; None if it is none."""
     if n.reduce is not None or n.mode != "set":
         return None
     left = {a.sym: a.size for a in n.axes}
     axes: list[Sym | None] = []
-    start: list[int] = []
-    length: list[int] = []
-    for e, size in zip(n.index, n.out.shape, strict=True):
-        terms = dict(terms_of(e))
-        first = terms.pop((), 0)
-        if not isinstance(size, Int) or len(terms) > 1:
-            return None
-        sym: Sym | None = None
-        extent: Expr = Int.make(1)
-        for factors, coef in terms.items():
-            if coef != 1 or len(factors) != 1 or not isinstance(factors[0], Sym):
-                return None
-            sym = factors[0]
-            if sym not in left:
-                return None
-            extent = left.pop(sym)
-        if not isinstance(extent, Int):
+    start: list[Expr] = []
+    length: list[Expr] = []
+    for e in n.index:
+        found = [] if isinstance(e, Int) else [a for a in left if a in atoms(e)]
+        sym = found[0] if found else None
+        first = e if sym is None else e - sym
+        if not _known(first):
             return None
         axes.append(sym)
         start.append(first)
-        length.append(extent.n)
+        length.append(ONE if sym is None else left.pop(sym))
     return None if left else _Piece(n, tuple(axes), tuple(start), tuple(length))
+
+
+def _known(e: Expr) -> bool:
+    """Whether the place is the same at every point of the loops."""
+    return isinstance(e, Int) or all(isinstance(a, SizeSym) for a in atoms(e))
 
 
 def _covers(b: Buffer, pieces: list[_Piece]) -> bool:
     """Whether the first box is all of `b`, or the boxes follow each other along one dimension."""
-    shape = tuple(n.value for n in b.shape)
-    if pieces[0].length == shape:
+    if pieces[0].length == b.shape:
         return True
-    cut = [d for d, n in enumerate(shape) if any(p.length[d] != n for p in pieces)]
+    cut = [d for d, n in enumerate(b.shape) if any(p.length[d] is not n for p in pieces)]
     if len(cut) != 1:
         return False
+    (d,) = cut
+    ends = [p.start[d] + p.length[d] for p in pieces]
+    if all(isinstance(e, Int) for e in (b.shape[d], *ends, *(p.start[d] for p in pieces))):
+        return _reaches(b.shape[d].value, [(p.start[d].value, e.value)
+                                           for p, e in zip(pieces, ends, strict=True)])  # fmt: skip
+    return _follow(b.shape[d], {p.start[d]: e for p, e in zip(pieces, ends, strict=True)},
+                   len(pieces))  # fmt: skip
+
+
+def _reaches(size: int, ranges: list[tuple[int, int]]) -> bool:
+    """Whether the ranges, which may overlap, leave nothing out."""
     end = 0
-    for p in sorted(pieces, key=lambda p: p.start[cut[0]]):
-        if p.start[cut[0]] > end:
+    for first, last in sorted(ranges):
+        if first > end:
             return False
-        end = max(end, p.start[cut[0]] + p.length[cut[0]])
-    return end == shape[cut[0]]
+        end = max(end, last)
+    return end == size
+
+
+def _follow(size: Expr, ends: dict[Expr, Expr], count: int) -> bool:
+    """Whether the ranges, which are known by where they start, follow one another."""
+    end: Expr = ZERO
+    for _ in range(count):
+        if end not in ends:
+            return False
+        end = ends.pop(end)
+    return end is size
 
 
 def _whole(b: Buffer, pieces: list[_Piece]) -> Nest:
@@ -152,10 +167,14 @@ def _inside(p: _Piece, b: Buffer, axes: tuple[Axis, ...]) -> Scalar | None:
     for a, first, n, size in zip(axes, p.start, p.length, b.shape, strict=True):
         place = Index.make(a.sym)
         tests = []
-        if first > 0:
-            tests.append(Op.make("ge", (place, const(first, DType.I64)), DType.BOOL))
-        if first + n < size.value:
-            tests.append(Op.make("lt", (place, const(first + n, DType.I64)), DType.BOOL))
+        if first is not ZERO:
+            tests.append(Op.make("ge", (place, _number(first)), DType.BOOL))
+        if first + n is not size:
+            tests.append(Op.make("lt", (place, _number(first + n)), DType.BOOL))
         for t in tests:
             found = t if found is None else Op.make("and", (found, t), DType.BOOL)
     return found
+
+
+def _number(e: Expr) -> Scalar:
+    return const(e.n, DType.I64) if isinstance(e, Int) else Index.make(e)

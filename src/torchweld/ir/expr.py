@@ -305,17 +305,16 @@ def _order(m: Monomial) -> str:
 
 
 def _split_terms(terms: Iterable[Monomial]) -> int:
-    """How many terms are a quotient or a remainder."""
+    """How many terms are a quotient or a remainder; of sizes, with all that are inside of them."""
     n = 0
     for m in terms:
-        if len(m) == 1:
-            n += m[0].__class__ in _SPLIT
-        elif any(f.__class__ is Mod and not f.den.is_const for f in m):
+        if len(m) == 1 and isinstance(m[0], FloorDiv | Mod) and m[0].den.is_const:
             n += 1
+            continue
+        for f in m:
+            if isinstance(f, FloorDiv | Mod) and (f.__class__ is Mod or not f.den.is_const):
+                n += 1 if f.den.is_const else 1 + _split_terms(terms_of(f.num))
     return n
-
-
-_SPLIT = frozenset({FloorDiv, Mod})
 
 
 def _join(terms: dict[Monomial, int]) -> dict[Monomial, int]:

@@ -28,6 +28,8 @@ def symbolic_div(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     exact, rest = _reduced(a, b)
     if rest is algebra.ZERO or fits(rest, b):
         return exact, rest
+    if rest.hi is not None and rest.hi < 0 and _at_least(rest + b, 0):  # (2*n - 1) // n
+        return exact - 1, rest + b
     q, r = _by_factors(rest, b)
     return exact + q, r
 
@@ -109,6 +111,11 @@ def fits(e: Expr, size: Expr) -> bool:
     return room is not None and room >= 0
 
 
+def _at_least(e: Expr, n: int) -> bool:
+    found = least(e)
+    return found is not None and found >= n
+
+
 def largest(e: Expr) -> Expr | None:
     """An upper bound of `e` without loop indices; None if there is none."""
     total = algebra.ZERO
@@ -132,9 +139,9 @@ def _upper(f: Expr) -> Expr | None:
             return f.size - 1
         case algebra.SizeSym():
             return f
-        case algebra.Mod() if f.hi is None:
+        case algebra.Mod() if not f.den.is_const:
             return largest(f.den - 1)
-        case algebra.FloorDiv() if f.hi is None:
+        case algebra.FloorDiv() if f.hi is None or not f.den.is_const:
             most = largest(f.num)
             return None if most is None else most // f.den
     return None if f.hi is None else algebra.as_expr(f.hi)
@@ -167,7 +174,7 @@ def least(e: Expr) -> int | None:
 def joined(terms: Mapping[Monomial, int], m: Monomial, c: int) -> Iterable[dict[Monomial, int]]:
     """Sums with c*(x % b)*y and c*(x // b)*b*y joined to c*x*y, where `m` is (x % b)*y."""
     for f in m:
-        if not isinstance(f, algebra.Mod) or f.den.is_const:
+        if not isinstance(f, algebra.Mod) or (f.den.is_const and len(m) == 1):
             continue
         left = _without(m, (f,))
         assert left is not None

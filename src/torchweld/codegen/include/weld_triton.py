@@ -121,6 +121,28 @@ def shr(a, b):
 
 
 @triton.jit
+def split(x, first, n, width):
+    """x // n and x % n of numbers with 0 <= first <= x < first + width: one division for all,
+    unless n is smaller than that. Without signs, which cost half of a division."""
+    q = unsigned_div(first, n)
+    r = x - q * n
+    if n >= width:
+        over = (r >= n).to(tl.int32)
+        quotient = q + over
+        rest = r - over * n
+    else:
+        more = unsigned_div(r, n)
+        quotient = q + more
+        rest = r - more * n
+    return quotient, rest
+
+
+@triton.jit
+def unsigned_div(a, b):
+    return (a.to(tl.uint32) // b.to(tl.uint32)).to(tl.int32)
+
+
+@triton.jit
 def ipow(a, b):
     """Square and multiply; a negative exponent gives 0, 1 or -1."""
     base = a
