@@ -53,6 +53,13 @@ def test_a_position_below_twice_a_size_is_divided_to_0_or_1():
     assert fits(half // N, as_expr(2)) and not fits(half // N, as_expr(1))
 
 
+def test_bounds_of_a_remainder_are_numbers_or_sizes_whichever_is_enough():
+    few = SizeSym.make("n", 2, 64, 7)
+    rest = index_symbol("p", 2 * few) % few
+    assert fits(rest, few) and fits(rest, as_expr(64)) and not fits(rest, few - 1)
+    assert fits(SMALL % N, as_expr(12))
+
+
 def test_the_order_of_divisions_does_not_matter():
     assert FLAT // N // K is FLAT // K // N is FLAT // (K * N)
 

@@ -88,10 +88,11 @@ y[i] = x[i//n, i%n] + 1.0  for i:m*n
 return y
 """,
     "channels": """
-x: f32[m, n, 3, m] input
+x: f32[m, n] input
+z: f32[2, 3, m, n] input
 s: f32[3] input
-y: f32[m, n, 3, m]
-y[i, j, c, k] = x[i, j, c, k] * s[c]  for i:m, j:n, c:3, k:m
+y: f32[2, 3, m, n]
+y[i, c, j, k] = z[i, c, j, k] * s[c]  for i:2, c:3, j:m, k:n
 return y
 """,
     "rotated halves": """

@@ -106,9 +106,11 @@ def fits(e: Expr, size: Expr) -> bool:
     """Whether it is proven that 0 <= e < size."""
     if e.lo is None or e.lo < 0:
         return False
-    most = largest(e)
-    room = None if most is None else least(size - 1 - most)
-    return room is not None and room >= 0
+    for symbolic in (False, True):
+        most = largest(e, symbolic)
+        if most is not None and _at_least(size - 1 - most, 0):
+            return True
+    return False
 
 
 def _at_least(e: Expr, n: int) -> bool:
@@ -116,11 +118,14 @@ def _at_least(e: Expr, n: int) -> bool:
     return found is not None and found >= n
 
 
-def largest(e: Expr) -> Expr | None:
-    """An upper bound of `e` without loop indices; None if there is none."""
+def largest(e: Expr, symbolic: bool = False) -> Expr | None:
+    """An upper bound of `e` without loop indices; None if there is none.
+
+    symbolic: made of sizes also where a number is known: n - 1 instead of 63.
+    """
     total = algebra.ZERO
     for m, c in algebra.terms_of(e).items():
-        ends = [_upper(f) if c > 0 else _lower(f) for f in m]
+        ends = [_upper(f, symbolic) if c > 0 else _lower(f) for f in m]
         product = algebra.as_expr(c)
         for end in ends:
             if end is None:
@@ -130,7 +135,7 @@ def largest(e: Expr) -> Expr | None:
     return total
 
 
-def _upper(f: Expr) -> Expr | None:
+def _upper(f: Expr, symbolic: bool) -> Expr | None:
     """What an atom is at most; None also if it may be negative."""
     if f.lo is None or f.lo < 0:
         return None
@@ -139,10 +144,10 @@ def _upper(f: Expr) -> Expr | None:
             return f.size - 1
         case algebra.SizeSym():
             return f
-        case algebra.Mod() if not f.den.is_const:
-            return largest(f.den - 1)
-        case algebra.FloorDiv() if f.hi is None or not f.den.is_const:
-            most = largest(f.num)
+        case algebra.Mod() if f.hi is None or (symbolic and not f.den.is_const):
+            return largest(f.den - 1, symbolic)
+        case algebra.FloorDiv() if f.hi is None or (symbolic and not f.den.is_const):
+            most = largest(f.num, symbolic)
             return None if most is None else most // f.den
     return None if f.hi is None else algebra.as_expr(f.hi)
 
