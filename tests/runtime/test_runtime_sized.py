@@ -1,5 +1,6 @@
 """One compiled Program over many sizes: what it computes is what its graph means."""
 
+import sys
 import threading
 
 import pytest
@@ -257,6 +258,20 @@ def test_sizes_that_are_kept_are_found_by_what_is_read_of_the_inputs(kind):
     look.age()
     assert look.kept()[0][2] == 1
     assert look.forget((3, 3, 5)) and not look.forget((3, 3, 5)) and look.kept() == []
+
+
+def test_sizes_that_are_kept_are_run_without_python_code():
+    graph = Sized(BOTH + GRAPHS["pointwise"])
+    inputs = graph.inputs(3, 4)
+    for _ in range(3):
+        graph.executable(*inputs)
+    called = []
+    sys.setprofile(lambda frame, event, arg: called.append((event, frame.f_code.co_name)))
+    try:
+        graph.executable(*inputs)
+    finally:
+        sys.setprofile(None)
+    assert [name for event, name in called if event == "call"] == []
 
 
 def test_a_size_given_as_an_int_is_one_tensor_for_all_calls():
