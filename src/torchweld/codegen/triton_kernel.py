@@ -21,7 +21,7 @@ from torchweld.codegen.tiles import (
 from torchweld.codegen.triton_align import Shift, shift_for
 from torchweld.codegen.triton_float8 import float8_text
 from torchweld.codegen.triton_folds import TileFolds, collected
-from torchweld.codegen.triton_index import LIMIT, index_text, wide
+from torchweld.codegen.triton_index import LIMIT, Splits, index_text, wide
 from torchweld.codegen.triton_ops import narrowed
 from torchweld.codegen.triton_random import RANDOM_TEXT
 from torchweld.codegen.triton_split import Splits
