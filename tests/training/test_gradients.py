@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from training_twin import assert_generated, check, copied, leaf, newest
+from training_twin import assert_generated, check, check_module, copied, leaf, newest
 
 import torchweld
 from torchweld.base import config
@@ -170,3 +170,7 @@ def test_memory_budget_is_an_option():
         return len(newest().executable.program.outputs)
 
     assert saved(memory_budget=0) < saved(memory_budget=1) == saved()
+
+
+def test_batch_norm_of_an_input_without_a_gradient():
+    assert_generated(check_module(torch.nn.BatchNorm1d(5), torch.randn(6, 5)))
