@@ -442,6 +442,8 @@ def missing_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None)
     elif raw is not None:
         cap.call(Const(raw), [obj, Const(name)], {}, cont)
         return
+    if name not in obj.attrs and obj.real is not None and hasattr(obj.real, name):
+        raise refuse("W107", f"attribute {name} of a {obj.klass.__name__}", cap.loc())
     raise raised(AttributeError, f"'{obj.klass.__name__}' object has no attribute '{name}'")
 
 

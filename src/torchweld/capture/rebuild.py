@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -191,7 +192,7 @@ _FROM_ARGS = ("args", "message", "exceptions")  # the last two: of an exception 
 
 
 def _instance(r: Residual, x: InstanceValue) -> str:
-    if x.klass is torch._C._InferenceMode:
+    if x.klass in (torch._C._InferenceMode, contextvars.Token):
         raise stuck(r.cap, x)
     kind = r.bind_const(x.klass)
     if x.klass is weakref.ref:
