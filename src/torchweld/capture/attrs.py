@@ -36,7 +36,7 @@ from torchweld.capture.values.base import (
     UserException,
     Value,
 )
-from torchweld.capture.values.proxy import ProxyValue
+from torchweld.capture.values.owned import ProxyValue
 from torchweld.capture.values.sequences import DequeValue
 from torchweld.capture.wrap import IMMUTABLE, cell_of, read_key
 from torchweld.frame.program import Dispatcher

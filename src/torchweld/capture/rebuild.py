@@ -38,9 +38,8 @@ from torchweld.capture.values.base import (
     Value,
     ViewValue,
 )
-from torchweld.capture.values.owned import OwnedValue
+from torchweld.capture.values.owned import OwnedValue, ProxyValue
 from torchweld.capture.values.past import Past
-from torchweld.capture.values.proxy import ProxyValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.source import InstanceDict, Item
