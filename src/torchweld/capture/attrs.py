@@ -36,7 +36,7 @@ from torchweld.capture.values.base import (
     UserException,
     Value,
 )
-from torchweld.capture.values.proxy import ProxyValue
+from torchweld.capture.values.owned import ProxyValue
 from torchweld.capture.values.sequences import DequeValue
 from torchweld.capture.wrap import IMMUTABLE, cell_of, read_key
 from torchweld.frame.program import Dispatcher
@@ -442,6 +442,8 @@ def missing_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None)
     elif raw is not None:
         cap.call(Const(raw), [obj, Const(name)], {}, cont)
         return
+    if name not in obj.attrs and obj.real is not None and hasattr(obj.real, name):
+        raise refuse("W107", f"attribute {name} of a {obj.klass.__name__}", cap.loc())
     raise raised(AttributeError, f"'{obj.klass.__name__}' object has no attribute '{name}'")
 
 

@@ -50,8 +50,7 @@ from torchweld.capture.values.base import (
     constant,
     is_constant,
 )
-from torchweld.capture.values.owned import OwnedValue
-from torchweld.capture.values.proxy import ProxyValue
+from torchweld.capture.values.owned import OwnedValue, ProxyValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import complete, need_frozen, read_key, set_order
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -37,9 +38,8 @@ from torchweld.capture.values.base import (
     Value,
     ViewValue,
 )
-from torchweld.capture.values.owned import OwnedValue
+from torchweld.capture.values.owned import OwnedValue, ProxyValue
 from torchweld.capture.values.past import Past
-from torchweld.capture.values.proxy import ProxyValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.source import InstanceDict, Item
@@ -191,7 +191,7 @@ _FROM_ARGS = ("args", "message", "exceptions")  # the last two: of an exception 
 
 
 def _instance(r: Residual, x: InstanceValue) -> str:
-    if x.klass is torch._C._InferenceMode:
+    if x.klass in (torch._C._InferenceMode, contextvars.Token):
         raise stuck(r.cap, x)
     kind = r.bind_const(x.klass)
     if x.klass is weakref.ref:

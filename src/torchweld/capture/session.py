@@ -167,10 +167,12 @@ class Capture:
     backwards: how many backwards the frame has run.
     pure: ages from which on objects may be changed, innermost last. until: as long as what is known
     of these objects, the frame is to be broken where it cannot be captured.
+    contexts: context variables that the frame has set: (variable, value, token), the last one last.
     """
 
     pure: list[int]
     until: list[tuple[Source, Callable[[object], bool]]]
+    contexts: list[tuple[object, Value, Value]]
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -231,7 +233,7 @@ class Capture:
         self.user_keys: dict[int, list[Any]] = {}  # by their hash
         self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
-        self.pure, self.until = [], []
+        self.pure, self.until, self.contexts = [], [], []
 
     # -------------------------------------------------------------- locations
     @property

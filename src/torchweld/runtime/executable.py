@@ -20,7 +20,6 @@ from torchweld.runtime import (
     cudagraph,
     loader,
     toolchain,
-    triton_interpret,
     triton_launch,
     triton_loader,
 )
@@ -32,9 +31,11 @@ from torchweld.runtime.sized import LIMIT, Run, SizedExecutable, Values
 from torchweld.runtime.store import Store
 from torchweld.runtime.triton_job import Cubin
 
+# loaded when Triton's interpreter is wanted
+_INTERPRETER = "torchweld.runtime.triton_interpret"
 if current().interpret:
     # Now, because capture's FakeTensorMode imports torch._dynamo, which imports triton.
-    triton_interpret.prepare()
+    importlib.import_module(_INTERPRETER).prepare()
 
 
 class Executable(Protocol):
@@ -90,8 +91,9 @@ def build_sources(program: Program, cfg: Config, include_dir: Path | None) -> Bu
     kernels = [a for a in program.artifacts if a.lang == "triton"]
     functions = _functions(program, store, include_dir)
     if cfg.interpret:
-        triton_interpret.prepare()
-        return Built(functions, {}, triton_interpret.kernels(kernels, include_dir))
+        interpreter = importlib.import_module(_INTERPRETER)
+        interpreter.prepare()
+        return Built(functions, {}, interpreter.kernels(kernels, include_dir))
     arch = arch_of(program) if kernels else 0
     return Built(functions, triton_loader.load(kernels, arch, store, include_dir, cfg.threads), {})
 

@@ -12,6 +12,7 @@ from torchweld.capture.functions import (
     checks,
     classes,
     containers,
+    context_variables,
     control_flow,
     effects,
     exception_groups,
@@ -39,7 +40,8 @@ from torchweld.capture.functions import (
 
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
-    "caches", "checkpoints", "checks", "classes", "containers", "control_flow", "effects",
+    "caches", "checkpoints", "checks", "classes", "containers", "context_variables",
+    "control_flow", "effects",
     "exception_groups", "exceptions", "hooks", "iterators", "locks", "objects", "on_constants",
     "optimizers", "owned", "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib",
     "texts", "torch_calls", "torch_state", "transforms", "weak_references", "whole",

@@ -42,7 +42,7 @@ from torchweld.capture.values.base import (
     constant,
     is_constant,
 )
-from torchweld.capture.values.proxy import ProxyValue
+from torchweld.capture.values.owned import ProxyValue
 from torchweld.capture.wrap import complete, read_key
 
 Args = list[Value]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import copy
 import dataclasses
 import functools
@@ -287,19 +286,3 @@ def isfunction(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> N
 @function(inspect.ismethod)
 def ismethod(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     cap.deliver(boolean(issubclass(args[0].cls(), types.MethodType)), cont)
-
-
-@method(contextvars.ContextVar, "get")
-def context_variable(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """Read now; the compiled code is for this value."""
-    variable, *default = args
-    real: Any = variable.real if isinstance(variable, InstanceValue) else constant(variable)
-    ask = functools.partial(real.get, *map(constant, default))
-    try:
-        found = ask()
-    except LookupError:
-        raise refuse("W107", "a context variable without a value", cap.loc()) from None
-    if found is not None and type(found) not in (bool, int, float, str):
-        raise refuse("W107", f"a context variable with a {type(found).__name__}", cap.loc())
-    cap.guard("state", None, (ask, found))
-    cap.deliver(Const(found), cont)

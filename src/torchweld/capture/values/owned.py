@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
-from torchweld.capture.values.base import InstanceValue
+from torchweld.capture.values.base import DictValue, InstanceValue
 
 # a function of the object, with the constants that it was given after it
 Done = tuple[Callable[..., Any], list[Any], dict[str, Any]]
@@ -26,3 +27,12 @@ class OwnedValue(InstanceValue):
         self.twin = twin
         self.args = args
         self.log: list[Done] = []
+
+
+class ProxyValue(InstanceValue):
+    """types.MappingProxyType of a dict of the frame, which it shows. payload: the dict."""
+
+    __slots__ = ()
+
+    def __init__(self, of: DictValue) -> None:
+        super().__init__(types.MappingProxyType, payload=of)
