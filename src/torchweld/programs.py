@@ -48,7 +48,6 @@ from torchweld.ir.plan_text import text as plan_text
 from torchweld.ir.program import HostPart, Program, Prologue
 from torchweld.ir.region import Region
 from torchweld.ir.source import Item
-from torchweld.ir.static_shapes import has_free_symbols
 from torchweld.lower.freeze import freeze
 from torchweld.lower.host import split_host
 from torchweld.lower.run import lower
@@ -84,7 +83,7 @@ def to_program(gm: GraphModule, number: int, frozen: bool | None = None) -> Prog
     """
     cfg = config.current()
     freezes = settings_of(gm).freeze if frozen is None else frozen
-    whole = "repeats" in cfg.skip or freezes or has_free_symbols(values_of_inputs(gm))
+    whole = "repeats" in cfg.skip or freezes
     found = None if whole else find_repeats(gm.graph)
     if found is None:
         return _whole_program(gm, number, freezes)
@@ -224,7 +223,7 @@ def _stretched_backward(seen: Stretched, given: Sequence[bool],
             if again.cfg.verify:
                 check_same(long, again.backward(seen, given)[0])
             events.emit("graph", "repeats", outcome="backward lengthened")
-            return long, whole.gradients, ()
+            return long, whole.gradients, whole.numbers
         found = long
     events.emit("graph", "repeats", outcome=f"backward compiled whole: {found}")
     return again.backward(seen, given)

@@ -24,6 +24,7 @@ from torch.fx import Graph, Node
 from torchweld.graph.schema import writes_in_place
 from torchweld.ir.graph import OWNED, VAL
 from torchweld.ir.lengthen import Inputs
+from torchweld.ir.size_node import expr_of, node_of
 
 # A stretch in the middle has an equal one on both sides; two of those are compared, the first and
 # the last are like no other.
@@ -55,7 +56,7 @@ class Repeats:
 def find_repeats(graph: Graph) -> Repeats | None:
     """The equal stretches of a graph; None if there are too few, or something forbids it."""
     calls = [n for n in graph.nodes if n.op not in ("placeholder", "output")]
-    if len(calls) < _LEAST_COUNT * _LEAST_LENGTH or any(map(_varies, graph.nodes)):
+    if len(calls) < _LEAST_COUNT * _LEAST_LENGTH:
         return None
     tokens = _tokens(calls)
     period = _period(tokens)
@@ -144,11 +145,22 @@ _CONSTANTS = (bool, int, str, torch.dtype, torch.device, torch.layout,
 
 def _looks(value: Any) -> object:
     if isinstance(value, Tensor):
-        return (tuple(value.shape), value.stride(), value.dtype, value.device, value.requires_grad,
-                value.storage_offset(), value.is_inference())  # fmt: skip
+        sizes, strides = (tuple(map(_size, row)) for row in (value.shape, value.stride()))
+        return (sizes, strides, value.dtype, value.device, value.requires_grad,
+                _size(value.storage_offset()), value.is_inference())  # fmt: skip
     if isinstance(value, (tuple, list)):
         return tuple([_looks(v) for v in value])
-    return type(value)
+    return (type(value), _size(value))
+
+
+def _size(n: Any) -> object:
+    """A size so that equal ones are equal: an expression, if it is symbolic."""
+    if type(n) is int:
+        return n
+    node = node_of(n)
+    if node is None:
+        return None
+    return expr_of(n) if node.is_int() else id(node)
 
 
 # ---------------------------------------------------------------- where they repeat
@@ -259,12 +271,6 @@ def _apart(graph: Graph, r: Repeats) -> bool:
     after = [*r.calls[end:], graph.output_node()]
     read = [stretch[a] for n in after for a in n.all_input_nodes if a in stretch]
     return all(k >= r.count - 2 for k in read)
-
-
-def _varies(n: Node) -> bool:
-    """Whether an input has symbolic sizes: numbers of steps in a Program would have to move too."""
-    value = n.meta.get(VAL) if n.op == "placeholder" else None
-    return isinstance(value, Tensor) and bool(value._has_symbolic_sizes_strides)
 
 
 def _writes_input(n: Node) -> bool:

@@ -48,10 +48,11 @@ class Stretched:
             rest: list[Name] = [None] * len(joint.kept_results)
             row = [*(labels.get(i) for i in joint.kept_inputs), *rest, *names]
             tangents = [t for t, there in zip(joint.tangents, given, strict=True) if t and there]
-            rows.append([*(_turned(n, count) for n in row), *(None for _ in tangents)])
+            alone = *tangents, *cut.numbers
+            rows.append([*(_turned(n, count) for n in row), *(None for _ in alone)])
         short, long = rows
-        alone = [[i for i, n in enumerate(row) if n is None] for row in rows]
-        if len(alone[0]) != len(alone[1]):
+        unnamed = [[i for i, n in enumerate(row) if n is None] for row in rows]
+        if len(unnamed[0]) != len(unnamed[1]):
             return "a stretch keeps other inputs than the next"
         made = self._gradients(cut, places)
         if made is None:
@@ -59,11 +60,11 @@ class Stretched:
         results, returned, gradients = made
         inputs = Inputs(
             labels={i: n for i, n in enumerate(short) if n is not None},
-            shared=dict(zip(*alone, strict=True)),
+            shared=dict(zip(*unnamed, strict=True)),
             places={n: i for i, n in enumerate(long) if n is not None},
             more=self.forward.more, results=results, returned=returned,
         )  # fmt: skip
-        return inputs, Backward(cut.pair, gradients)
+        return inputs, Backward(cut.pair, gradients, cut.numbers)
 
     def _gradients(
         self, cut: Backward, places: dict[int, Label]

@@ -11,7 +11,7 @@ those of any Program get theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from torchweld.base.errors import InternalError
@@ -27,10 +27,13 @@ from torchweld.ir.program import (
     Instruction,
     Launch,
     MakeView,
+    Patch,
     Program,
+    Sizes,
     TensorArg,
     TensorSpec,
 )
+from torchweld.ir.program_sizes import at as program_at
 
 # the stretch and the slot that an input belongs to
 Label = tuple[int, int]
@@ -57,8 +60,10 @@ class Inputs:
 
 def lengthen(short: Program, inputs: Inputs) -> Program | str:
     """The long Program; or why it cannot be made of this short one."""
-    if short.sizes is not None:
-        return "it serves a range of sizes"
+    if short.n_inputs != len(inputs.labels) + len(inputs.shared):
+        return "it has inputs of its own"
+    if short.sizes is not None and any(i in inputs.labels for _, i, _ in short.sizes.readings):
+        return "sizes are read of a parameter"
     if short.meta.get("mutated"):
         return "it writes to inputs"
     if short.host is not None:
@@ -77,6 +82,41 @@ def lengthen(short: Program, inputs: Inputs) -> Program | str:
     return why
 
 
+@dataclass(frozen=True, slots=True)
+class Patched:
+    """The numbers of a Program that depend on sizes, by the tensor or step that they belong to."""
+
+    tensors: Mapping[int, tuple[Patch, ...]]
+    steps: Mapping[int, tuple[Patch, ...]]
+
+    @classmethod
+    def of(cls, p: Program) -> Patched:
+        found: tuple[dict[int, tuple[Patch, ...]], ...] = ({}, {})
+        for patch in p.sizes.patches if p.sizes else ():
+            rows = found[patch.what in _OF_STEPS]
+            rows[patch.at] = (*rows.get(patch.at, ()), patch)
+        return cls(*found)
+
+    def tensor(self, t: int) -> tuple[Patch, ...]:
+        return self.tensors.get(t, ())
+
+    def step(self, i: int) -> tuple[Patch, ...]:
+        return self.steps.get(i, ())
+
+    def same_tensor(self, x: int, y: int) -> bool:
+        return _anywhere(self.tensor(x)) == _anywhere(self.tensor(y))
+
+    def same_step(self, i: int, j: int) -> bool:
+        return _anywhere(self.step(i)) == _anywhere(self.step(j))
+
+
+_OF_STEPS = ("extent", "grain", "blocks")
+
+
+def _anywhere(patches: tuple[Patch, ...]) -> tuple[Patch, ...]:
+    return tuple(replace(p, at=0) for p in patches)
+
+
 @dataclass(slots=True)
 class _Work:
     """s1: which stretch S1 is. cut: where S1, S2 and what comes after begin.
@@ -93,6 +133,10 @@ class _Work:
     next: dict[int, int] = field(default_factory=dict)
     results: dict[int, Label] = field(default_factory=dict)
     owned: set[int] = field(default_factory=set)
+    patched: Patched = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.patched = Patched.of(self.short)
 
     def find_results(self) -> str:
         """Which tensors the labelled outputs are. Answers what is wrong, if any."""
@@ -133,8 +177,8 @@ class _Work:
         """Why S2 is not S1 with other tensors, if so."""
         a, b, c = self.cut
         steps = self.short.steps
-        for one, two in zip(steps[a:b], steps[b:c], strict=True):
-            if form_of(one) != form_of(two):
+        for i, (one, two) in enumerate(zip(steps[a:b], steps[b:c], strict=True)):
+            if form_of(one) != form_of(two) or not self.patched.same_step(a + i, b + i):
                 return "two stretches do different work"
             for x, y in zip(tensors_of(one), tensors_of(two), strict=True):
                 if self.next.setdefault(x, y) != y or not self._follows(x, y):
@@ -157,8 +201,14 @@ class _Work:
         if yours != (None if mine is None else (mine[0] + 1, mine[1])):
             return False
         old, new = self.short.tensors[x], self.short.tensors[y]
-        alike = _shape(old) == _shape(new) and (old.place != "fresh" or x in self.owned)
+        alike = _shape(old) == _shape(new) and self.patched.same_tensor(x, y)
+        alike = alike and (old.place != "fresh" or x in self.owned or not self._given(x, y))
         return alike and ((a <= met < b <= then < c) or (met < a <= then < b))
+
+    def _given(self, *tensors: int) -> bool:
+        """Whether the caller gets one of these, or a view of it, though no stretch is its name."""
+        outputs = [t for t in self.short.outputs if t is not None]
+        return any(_root(self.short, t) in tensors for t in outputs)
 
     def check_after(self) -> str:
         """What comes after may need S2, and what S2 could need, but nothing from further back."""
@@ -175,6 +225,11 @@ class _Work:
 
 def check_same(a: Program, b: Program) -> None:
     """Errors: InternalError unless two Programs differ only in the numbers of their tensors."""
+    if a.sizes is not None and b.sizes is not None and a.sizes.readings == b.sizes.readings:
+        for more in (0, 60):
+            values = [(lo or 2) + more for lo, _ in a.sizes.bounds]
+            check_same(program_at(a, values), program_at(b, values))
+        return
     same = {i: i for i in range(a.n_inputs)}
     if a.n_inputs != b.n_inputs or _forms(a) != _forms(b):
         raise InternalError("a lengthened Program does other work than the whole one")
@@ -207,7 +262,8 @@ class _Writer:
         self.work = work
         self.short = work.short
         self.given = work.inputs
-        self.tensors = self._inputs()
+        self.like = self._inputs()  # number here -> in the short one, whose sizes it has
+        self.tensors = [replace(self.short.tensors[t], index=i) for i, t in enumerate(self.like)]
         self.ours = dict(self.given.shared)
         grown = len(self.tensors) - self.short.n_inputs
         for t in range(self.short.n_inputs, len(self.short.tensors)):
@@ -215,6 +271,7 @@ class _Writer:
         # behind the inputs as they were; where they stand in for others is decided by who reads
         number = self._namer({}, 0)
         self.tensors += [_moved(x, number) for x in self.short.tensors[self.short.n_inputs :]]
+        self.like += range(self.short.n_inputs, len(self.short.tensors))
 
     def program(self) -> Program | str:
         _, b, c = self.work.cut
@@ -231,6 +288,7 @@ class _Writer:
                         for t, label in self.work.results.items() if t in made}  # fmt: skip
         end = self._namer(stretch, self.given.more)
         long += [_renamed(x, end) for x in steps[c:]]
+        kinds = [*range(c), *(list(range(b, c)) * self.given.more), *range(c, len(steps))]
         results |= {(label[0] + self.given.more, label[1]): self.ours[t]
                     for t, label in self.work.results.items() if first[t] >= c}  # fmt: skip
         returned = self.given.returned or tuple(range(len(outputs)))
@@ -242,7 +300,7 @@ class _Writer:
             once = replace(once, frozen=frozen)
         return _placed(_rooted(replace(
             self.short, prologue=once, tensors=tuple(self.tensors), steps=tuple(long),
-            n_inputs=len(self.given.shared) + len(self.given.places),
+            n_inputs=len(self.given.shared) + len(self.given.places), sizes=self._sizes(kinds),
             outputs=tuple(results[r] if isinstance(r, tuple) else _named(end, outputs[r])
                           for r in returned),
         )))  # fmt: skip
@@ -254,7 +312,19 @@ class _Writer:
         here = read | {t: first + i for i, t in enumerate(made)}
         number = self._namer(here, k)
         self.tensors += [_moved(self.short.tensors[t], number) for t in made]
+        self.like += made
         return here
+
+    def _sizes(self, kinds: Sequence[int]) -> Sizes | None:
+        """What depends on the sizes of a call. kinds: the short one's step that each step is."""
+        sizes = self.short.sizes
+        if sizes is None:
+            return None
+        readings = tuple((kind, self.given.shared[i], dim) for kind, i, dim in sizes.readings)
+        patched = self.work.patched
+        patches = [replace(p, at=n) for n, t in enumerate(self.like) for p in patched.tensor(t)]
+        patches += [replace(p, at=n) for n, i in enumerate(kinds) for p in patched.step(i)]
+        return replace(sizes, readings=readings, patches=tuple(patches))
 
     def _namer(self, here: Mapping[int, int], ahead: int) -> Callable[[int], int]:
         """Number in the short Program -> number here, in a stretch so many further on."""
@@ -268,14 +338,14 @@ class _Writer:
 
         return number
 
-    def _inputs(self) -> list[TensorSpec]:
-        """The inputs' specs in the order of the long Program."""
+    def _inputs(self) -> list[int]:
+        """What the inputs of the long Program look like, in their order."""
         like = {self.given.shared[t]: t for t in self.given.shared}
         known = {label: t for t, label in self.given.labels.items()}
         any_of = {slot: t for (_, slot), t in known.items()}
         for (k, slot), place in self.given.places.items():
             like[place] = known.get((k, slot), any_of[slot])
-        return [replace(self.short.tensors[like[i]], index=i) for i in range(len(like))]
+        return [like[i] for i in range(len(like))]
 
 
 def _rooted(p: Program) -> Program:

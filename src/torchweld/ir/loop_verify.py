@@ -35,6 +35,7 @@ from torchweld.ir.loop import (
     Buffer,
     Const,
     Extern,
+    Index,
     Load,
     LoopGraph,
     Nest,
@@ -289,12 +290,20 @@ def _proved(e: Expr, size: Expr) -> bool:
     return (room.lo is not None and room.lo >= 0) or fits(e, size)
 
 
+def _checked_by_size(a: Expr) -> bool:
+    """Whether an atom is an index that was checked to be below a size that is not known."""
+    x = a.scalar if isinstance(a, Ind) else None
+    if not isinstance(x, Op) or x.name != "check_index":
+        return False
+    return any(isinstance(s, Index) and not s.expr.is_const for s in x.args[1:])
+
+
 def _counterexample(e: Expr, size: Expr) -> str | None:
     """Values of the atoms for which `e` leaves 0 <= e < size, or None if none was found."""
     free = sorted(atoms(e) | atoms(size), key=lambda a: a.text())
     if any(a.lo is None or a.hi is None for a in free) or len(free) > 12:
         return None
-    if any(isinstance(a, LoopSym) for a in free):
+    if any(isinstance(a, LoopSym) or _checked_by_size(a) for a in free):
         return None  # its values depend on those of others
     ends = itertools.islice(itertools.product(*((a.lo, a.hi) for a in free)), 4096)
     rng = random.Random(0)
