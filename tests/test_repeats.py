@@ -237,3 +237,31 @@ def test_verify_notices_a_program_that_does_something_else(monkeypatch: pytest.M
     monkeypatch.setattr(lengthen._Writer, "program", forgets_a_stretch)
     with pytest.raises(InternalError, match="lengthened"), torch.no_grad():
         torchweld.compile(Stack().eval())(torch.randn(3, 16))
+
+
+# ---------------------------------------------------------------- sizes that vary
+@pytest.mark.parametrize("weights", [False, True])
+def test_layers_of_a_graph_whose_sizes_vary_are_compiled_once(weights: bool) -> None:
+    model = Stack().eval()
+    seen = len(recent())
+    compiled = torchweld.compile(model, fullgraph=True, dynamic=True)
+    for n in (5, 9, 30):
+        x = torch.randn(2, n, 16, requires_grad=weights)
+        with torch.set_grad_enabled(weights):
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-5)
+    found = [str(e.fields["outcome"]) for e in recent()[seen:] if e.name == "repeats"]
+    assert found[0].startswith("compiled 5 of ")
+    assert STATISTICS.captures == 1 and STATISTICS.aten_graphs == 0
+
+
+def test_layers_that_read_sizes_of_their_own_are_compiled_whole() -> None:
+    def fn(x: Tensor, steps: list[Tensor]) -> Tensor:
+        for step in steps:
+            x = torch.tanh(x * 2 + step.sum(0)) - x.mean(0)
+        return x
+
+    compiled = torchweld.compile(fn, fullgraph=True, dynamic=True)
+    for lengths in ((3, 4, 5, 6, 7, 8, 9, 10), (5, 5, 6, 3, 9, 2, 4, 7)):
+        args = torch.randn(4, 8), [torch.randn(n, 8) for n in lengths]
+        torch.testing.assert_close(compiled(*args), fn(*args))
+    assert STATISTICS.captures == 1 and STATISTICS.aten_graphs == 0

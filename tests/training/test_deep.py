@@ -171,3 +171,19 @@ def test_transformer(name):
     # a kernel of Llama's backward computes small values of all layers
     assert outcomes()[1:] == ["backward lengthened"] or name == "llama"
     assert STATISTICS.breaks == 0
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_forward_and_backward_of_sizes_that_vary_are_lengthened(name):
+    model = MODELS[name]().eval()
+    compiled = torchweld.compile(model, dynamic=True)
+    for n in (5, 8, 11):
+        ids = torch.randint(0, 100, (2, n))
+        gradients = []
+        for fn in (compiled, model):
+            model.zero_grad()
+            fn(ids)[0].square().mean().backward()
+            gradients.append([p.grad for p in model.parameters()])
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+    assert outcomes()[-1] == "backward lengthened"
+    assert (STATISTICS.captures, STATISTICS.aten_graphs) == (1, 0)

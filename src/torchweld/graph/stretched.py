@@ -113,6 +113,8 @@ def stretched(graph: Graph, few: Graph, r: Repeats, short: Joint) -> Stretched |
     inputs = inputs_of(graph, r)
     if short.forward.mutated or short.reread:
         return "inputs are changed"
+    if any(row.input in inputs.labels for row in short.forward.sizes):
+        return "sizes are read of a parameter"
     kept_inputs = _positions(short.kept_inputs, inputs, r)
     wanted = _positions(short.gradients, inputs, r)
     found = _saved(short.saved, few, r)
@@ -126,8 +128,10 @@ def stretched(graph: Graph, few: Graph, r: Repeats, short: Joint) -> Stretched |
     inputs = replace(inputs, results=results, returned=(*range(first), *saved))
     places = [replace(x, place=inputs.shared[x.place]) if x.of_input else x
               for x in short.returned]  # fmt: skip
-    long = replace(short, forward=GraphPair(graph, (), short.forward.aliases), gradients=wanted,
-                   kept_inputs=kept_inputs, saved=nodes, returned=tuple(places))  # fmt: skip
+    sizes = tuple(replace(row, input=inputs.shared[row.input]) for row in short.forward.sizes)
+    pair = GraphPair(graph, (), short.forward.aliases, sizes=sizes)
+    long = replace(short, forward=pair, gradients=wanted, kept_inputs=kept_inputs, saved=nodes,
+                   returned=tuple(places))  # fmt: skip
     return Stretched(short, long, inputs, r.kept, r.count, (names, long_names))
 
 
