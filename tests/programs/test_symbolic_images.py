@@ -40,3 +40,34 @@ def test_ten_image_sizes_are_two_compilations(make):
                                    rtol=1e-3, atol=1e-4)  # fmt: skip
     counts = torchweld.statistics()
     assert (counts["captures"], counts["breaks"], counts["aten_graphs"]) == (2, 0, 0)
+
+
+def swin():
+    return transformers.SwinModel(transformers.SwinConfig(
+        image_size=32, patch_size=2, embed_dim=8, depths=[1, 2], num_heads=[1, 2], window_size=4,
+    )), {}  # fmt: skip
+
+
+def deep_resnet():
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 12, 16, 20],
+                                       depths=[1, 1, 1, 1], layer_type="basic")  # fmt: skip
+    return transformers.ResNetModel(config), {}
+
+
+@pytest.mark.parametrize(("make", "sides"), [
+    (swin, (32, 36, 44, 52)),  # windows that need padding
+    (swin, (32, 64, 96, 128)),  # and that need none
+    (deep_resnet, (192, 160, 224, 256, 96)),  # on both sides of where ATen changes its kernel
+])  # fmt: skip
+@torch.no_grad()
+def test_sizes_of_one_class_are_one_compilation_behind_the_first(make, sides):
+    torch.manual_seed(0)
+    model, options = make()
+    torchweld.reset()
+    compiled = torchweld.compile(model.eval())
+    for n in sides:
+        x = torch.randn(1, 3, n, n)
+        torch.testing.assert_close(compiled(x, **options)[0], model(x, **options)[0],
+                                   rtol=1e-3, atol=1e-4)  # fmt: skip
+    counts = torchweld.statistics()
+    assert (counts["captures"], counts["breaks"], counts["aten_graphs"]) == (2, 0, 0)
