@@ -24,7 +24,6 @@ from torchweld.codegen.triton_folds import TileFolds, collected
 from torchweld.codegen.triton_index import LIMIT, Splits, index_text, wide
 from torchweld.codegen.triton_ops import narrowed
 from torchweld.codegen.triton_random import RANDOM_TEXT
-from torchweld.codegen.triton_split import Splits
 from torchweld.codegen.triton_types import COMPUTED, NARROW, signature_type
 from torchweld.codegen.triton_values import POINTS, STEPS, Val
 from torchweld.ir.dtype import DType
