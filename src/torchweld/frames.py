@@ -385,9 +385,8 @@ def _compiled_call(region: Region, builder: GuardBuilder, values: tuple[object, 
 def _is_worth(region: Region, site: Site) -> bool:
     """Whether a graph is worth a compilation: most breaks are a comparison of one number, and what
     leads to it is not. A backend of the user's gets every graph."""
-    whole = region.resume is None and site.owner is None
     users = region.operators > 0 and site.options.backend is not weld_backend
-    if region.operators >= _FEW or whole or users:
+    if users or region.operators >= _FEW or (region.resume is None and site.owner is None):
         return True
     if region.operators:
         why = Refusal("W119", f"{region.name} has {region.operators} operators here")
