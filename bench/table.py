@@ -112,12 +112,13 @@ def training_line(row: dict[str, Any]) -> str:
     """One Markdown row of the tables of training steps."""
     results = row["results"]
     eager, mine = results.get("eager", {}), results.get("torchweld", {})
-    peer, graphs = results.get("torch.compile", {}), results.get(
+    default, graphs = results.get("torch.compile", {}), results.get(
         "torch.compile reduce-overhead", {})  # fmt: skip
+    peer = default or graphs
     busy = " / ".join(number(r.get("gpu_us")) for r in (eager, mine, peer))
     cells = (
         row["title"], number(eager.get("us")), number(mine.get("us")), times(mine.get("speedup")),
-        times(peer.get("speedup")), times(graphs.get("speedup")),
+        times(default.get("speedup")), times(graphs.get("speedup")),
         busy if mine.get("gpu_us") is not None else "-",
         f"{peak(mine)} / {peak(peer)}",
         f"{number(mine.get('first_s'), '.1f')} ({number(peer.get('first_s'), '.1f')})",
