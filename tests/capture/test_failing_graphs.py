@@ -141,6 +141,8 @@ def names_other_errors(x, i, log):
         log.append("never")
     except TypeError:
         log.append("nor this")
+    except NotImplementedError:
+        log.append("there is a kernel")
     finally:
         log.append("last")
 

@@ -10,7 +10,8 @@ from torchweld.capture.state import VFrame
 from torchweld.capture.values.base import BoundValue, Const
 from torchweld.frame.instr import Instr, Protected
 
-# what operators raise because of their data: bad indices, failed checks
+# what operators raise because of their data (bad indices, failed checks); NotImplementedError, a
+# RuntimeError too, says that there is no kernel, which caches of transformers handle
 RAISED = (IndexError, RuntimeError)
 
 # what the classes behind `except` are usually written with
@@ -82,4 +83,4 @@ def _may_match(frame: VFrame, named: Instr) -> bool:
     kind = frame.globals.get(named.arg, getattr(builtins, str(named.arg), None))
     if not isinstance(kind, type):
         return True
-    return any(issubclass(kind, r) or issubclass(r, kind) for r in RAISED)
+    return any(issubclass(r, kind) for r in RAISED)
