@@ -5,6 +5,8 @@ import torch
 import transformers
 
 import torchweld
+from torchweld.ir.program import Call
+from torchweld.pipeline import STATISTICS
 
 SMALL = {"vocab_size": 100}
 CONFIGS = {
@@ -64,3 +66,16 @@ def test_generation_with_a_growing_cache_is_three_graphs(name):
     assert torch.equal(net.generate(ids, **options), expected)
     counts = torchweld.statistics()
     assert (counts["graphs"], counts["breaks"], counts["internal_errors"]) == (3, 0, 0)
+
+
+@torch.no_grad()
+def test_products_of_many_lengths_go_to_the_library_that_one_length_goes_to():
+    linear = torch.nn.Linear(768, 768)
+    torchweld.reset()
+    compiled = torchweld.compile(lambda x: torch.relu(linear(x)))
+    for n in (64, 100, 33, 2):
+        x = torch.randn(n, 768)
+        torch.testing.assert_close(compiled(x), torch.relu(linear(x)), rtol=1e-4, atol=1e-4)
+    one, many = ([s.op for s in c.executable.program.steps if isinstance(s, Call)]
+                 for c in STATISTICS.compiled)  # fmt: skip
+    assert one == many == ["mkldnn._linear_pointwise.default"]

@@ -44,7 +44,7 @@ import torch
 from torchweld.base.config import current
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ONE, ZERO, as_expr
+from torchweld.ir.expr import ONE, ZERO, Expr, as_expr
 from torchweld.ir.loop import Extern, View
 from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.registry import lowering
@@ -54,6 +54,7 @@ from torchweld.lower.views import sliced, t
 
 LINEAR = "mkldnn._linear_pointwise.default"
 _LEAST_WORK = 1 << 22  # multiplications
+_USUAL = 64  # of a dimension whose size varies
 # A result that BLAS had better write: from there on it is kept in memory, and up to there oneDNN
 # gains less than new pages cost.
 _LEAST_KEPT = 2 << 20  # bytes
@@ -163,7 +164,7 @@ def _linear(b: Builder, x: Tensor, mat2: Tensor, bias: Tensor | None) -> Tensor:
     operands = (x, mat2) if bias is None else (x, mat2, bias)
     if not available() or any(o.dtype is not DType.F32 for o in operands):
         raise LoweringError("W202", "product left to BLAS")
-    (rows, inner), columns = (n.value for n in x.shape), mat2.shape[1].value
+    rows, inner, columns = (_usual(n) for n in (*x.shape, mat2.shape[1]))
     if rows * inner * columns < _LEAST_WORK or 1 in (inner, columns):
         raise LoweringError("W202", "product too small for oneDNN")
     given = [b.as_view(o, row_major(o.shape)) for o in (x, t(mat2))]
@@ -179,6 +180,11 @@ def _linear(b: Builder, x: Tensor, mat2: Tensor, bias: Tensor | None) -> Tensor:
     b.nodes.append(Extern((out.buffer,), LINEAR, (*given, last, "none", (), ""), (), (),
                           b.origins))  # fmt: skip
     return whole(out.buffer)
+
+
+def _usual(n: Expr) -> int:
+    """A size, or what one that varies is taken for: products of few rows lose little."""
+    return n.value if n.is_const else _USUAL
 
 
 def _adjacent(v: View) -> bool:
