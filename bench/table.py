@@ -52,10 +52,15 @@ def line(row: dict[str, Any]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def installed(machine: dict[str, Any]) -> str:
+    """The versions that were measured."""
+    return ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+
+
 def table(content: dict[str, Any]) -> str:
     """The Markdown table, and one paragraph on how it was measured."""
     machine, means = content["machine"], content["geomeans"]["all"]
-    versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+    versions = installed(machine)
     note = (
         f"{machine['gpu'] or machine['cpu']}, {content['threads']} threads, f32, no_grad; "
         f"Python {machine['python']}, {versions}; {content['date']}, commit {machine['commit']}. "
@@ -93,7 +98,7 @@ def gpu_line(row: dict[str, Any]) -> str:
 def gpu_table(content: dict[str, Any]) -> str:
     """The GPU's Markdown table, and one paragraph on how it was measured."""
     machine = content["machine"]
-    versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+    versions = installed(machine)
     note = (
         f"{machine['gpu']}, bf16 unless said, no_grad, default mode; Python {machine['python']}, "
         f"{versions}; {content['date']}. Medians of at least {content['rounds']} interleaved "
@@ -129,7 +134,7 @@ def training_line(row: dict[str, Any]) -> str:
 def training_table(content: dict[str, Any]) -> str:
     """The Markdown table of training steps, and how they were measured."""
     machine = content["machine"]
-    versions = ", ".join(f"{k} {v}" for k, v in machine["versions"].items())
+    versions = installed(machine)
     where = machine["gpu"] or f"{machine['cpu']}, {content['threads']} threads"
     note = (
         f"{where}, {'bf16' if machine['gpu'] else 'f32'}, default mode; Python "

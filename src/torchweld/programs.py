@@ -23,6 +23,7 @@ from torchweld.base.config import Config
 from torchweld.base.errors import InternalError, Unsupported
 from torchweld.capture.modes import ambient
 from torchweld.capture.module import CapturedModule
+from torchweld.capture.symbolic import is_owned
 from torchweld.codegen.run import generate
 from torchweld.fuse.run import fuse
 from torchweld.graph.backward import backward
@@ -47,7 +48,6 @@ from torchweld.ir.loop_verify import verify as verify_loop
 from torchweld.ir.plan_text import text as plan_text
 from torchweld.ir.program import HostPart, Program, Prologue
 from torchweld.ir.region import Region
-from torchweld.ir.source import Item
 from torchweld.lower.freeze import freeze
 from torchweld.lower.host import split_host
 from torchweld.lower.run import lower
@@ -274,7 +274,6 @@ def mark_owned(region: Region, values: Sequence[object]) -> None:
     places = [n for n in region.graph.graph.nodes if n.op == "placeholder"]
     tensors = [n for n in places if isinstance(n.meta[VAL], torch.Tensor)]
     for place, source, value in zip(tensors, region.inputs, values, strict=True):
-        owned = isinstance(source, Item) and isinstance(source.base, Item) and (
-            source.base.key in ("_parameters", "_buffers"))  # fmt: skip
-        if isinstance(value, torch.nn.Parameter) or (owned and isinstance(value, torch.Tensor)):
+        if isinstance(value, torch.nn.Parameter) or (
+                is_owned(source) and isinstance(value, torch.Tensor)):  # fmt: skip
             place.meta[OWNED] = True

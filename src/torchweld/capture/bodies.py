@@ -13,6 +13,7 @@ from torch.fx import Graph, Node
 from torchweld.base.loc import Loc
 from torchweld.capture.values.base import TensorValue
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.nested import memory_of
 
 _C: Any = torch._C._functorch
 
@@ -62,7 +63,7 @@ def memory_behind(x: torch.Tensor) -> int:
     """What memory a tensor has, or the one that a transform has wrapped."""
     while is_transformed(x):
         x = _C.get_unwrapped(x)
-    return int(x.untyped_storage()._cdata)
+    return memory_of(x)
 
 
 def wants_gradient(x: torch.Tensor) -> bool:

@@ -45,12 +45,12 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
-from torchweld.capture.watchful import WatchfulMode, memories, memory_of
+from torchweld.capture.watchful import WatchfulMode
 from torchweld.ir.expr import Expr
 from torchweld.ir.fake import FakeMode, decomposing, whole
 from torchweld.ir.graph import BY_DATA, DRAWS, LOC, VAL, WRITES
 from torchweld.ir.hooks import SavedHooks
-from torchweld.ir.nested import tensors_in
+from torchweld.ir.nested import memories_in, memory_of, tensors_in
 from torchweld.ir.raising import is_risky
 from torchweld.ir.size_node import node_of
 from torchweld.ir.size_node import symbolic as symbolic_number
@@ -238,7 +238,7 @@ class GraphBuilder:
                    if (memory_of(x) in noted if x.is_inference() else _version(x) != v)}
         if written:
             found = (i for i, n in enumerate(node.all_input_nodes)
-                     if not written.isdisjoint(memories(n.meta.get(VAL))))  # fmt: skip
+                     if not written.isdisjoint(memories_in(n.meta.get(VAL))))  # fmt: skip
             node.meta[WRITES] = tuple(found)
         if self.mode.draws > draws:
             node.meta[DRAWS] = True

@@ -30,6 +30,7 @@ from torchweld.capture.values.base import (
     TupleValue,
 )
 from torchweld.ir.expr import Expr
+from torchweld.ir.nested import memory_of
 from torchweld.ir.size_node import expr_of
 
 _PLAIN = (bool, int, str, bytes, type(None), torch.dtype, torch.device)
@@ -83,8 +84,7 @@ class Likeness:
 
     def memory(self, fake: torch.Tensor) -> int:
         """The same number for tensors that share memory."""
-        key = int(fake.untyped_storage()._cdata)
-        return self._memories.setdefault(key, len(self._memories))
+        return self._memories.setdefault(memory_of(fake), len(self._memories))
 
 
 def _constant(obj: Any) -> Any:

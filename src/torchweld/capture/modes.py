@@ -20,6 +20,7 @@ from torchweld.capture.state import refuse
 from torchweld.capture.values.base import TensorValue
 from torchweld.ir.graph import VAL
 from torchweld.ir.hooks import Pack
+from torchweld.ir.nested import memory_of
 
 ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
 EXIT: Any = torch.autograd.grad_mode._exit_inference_mode
@@ -205,7 +206,7 @@ def around(graph: Graph, inputs: Sequence[TensorValue], outputs: Sequence[Tensor
 
 def memory(x: TensorValue) -> int:
     """A number that tensors have in common that share memory."""
-    return int(x.fake.untyped_storage()._cdata)
+    return memory_of(x.fake)
 
 
 def _can_be_copied(fake: torch.Tensor) -> bool:

@@ -26,6 +26,7 @@ from torchweld.capture.symbolic import is_owned
 from torchweld.capture.values.base import Const, Slot, TensorValue, Value, constant
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.nested import memory_of
 from torchweld.ir.size_makers import holds_number
 from torchweld.ir.size_node import plain
 from torchweld.ir.source import Source
@@ -267,7 +268,7 @@ def _changes(cap: Capture, tensor: TensorValue, until: Node | None) -> list[floa
         elif _writes(user, tensor.node):
             added.append(_added(cap, user))
             found += 1
-    if found != cap.builder.mode.writes.count(_memory(tensor.fake)):
+    if found != cap.builder.mode.writes.count(memory_of(tensor.fake)):
         raise _not_known(cap)
     return added if until is None else added[:until_then]
 
@@ -327,7 +328,7 @@ def value_read(cap: Capture, x: GraphNumber) -> TensorValue:
 def unwritten(cap: Capture, tensor: TensorValue, before: Node) -> TensorValue:
     """A tensor as it was when `before` read it."""
     builder = cap.builder
-    if not tensor.fake.requires_grad and _memory(tensor.fake) not in builder.mode.writes:
+    if not tensor.fake.requires_grad and memory_of(tensor.fake) not in builder.mode.writes:
         return tensor
     graph = builder.root
     made: list[Node] = []
@@ -339,10 +340,6 @@ def unwritten(cap: Capture, tensor: TensorValue, before: Node) -> TensorValue:
         fake = builder.run("call_method", node.target, [fake], {}, cap.loc())
         node.meta[VAL], node.meta[LOC] = fake, cap.loc()
     return builder.known(TensorValue(made[-1], fake))
-
-
-def _memory(fake: torch.Tensor) -> int:
-    return int(fake.untyped_storage()._cdata)
 
 
 def drop_unused(graph: Graph) -> None:

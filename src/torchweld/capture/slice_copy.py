@@ -28,13 +28,10 @@ from torchweld.capture.values.base import (
     Value,
 )
 from torchweld.ir.graph import LOC, VAL
+from torchweld.ir.nested import memory_of
 from torchweld.ir.size_node import is_number
 
 _OPS = ("placeholder", "call_function", "call_method")
-
-
-def _memory(fake: torch.Tensor) -> int:
-    return int(fake.untyped_storage()._cdata)
 
 
 def _is_size(node: Node) -> bool:
@@ -62,7 +59,7 @@ class Copied:
         self.writes = of.after.writes
         self.memories: dict[int, int] = {}
         given = [v for v in of.like.values if isinstance(v, TensorValue)]
-        old = {_memory(v.fake) for v in given}
+        old = {memory_of(v.fake) for v in given}
         self.usable = self._is_closed(cap, {v.node for v in given}, old)
         if self.usable:
             written = set(cap.builder.mode.writes[of.before.writes : of.after.writes])
@@ -83,7 +80,7 @@ class Copied:
                     inputs.append(n)
         if not all(n in cap.builder.origin for n in inputs):
             return False
-        old.update(_memory(n.meta[VAL]) for n in inputs)
+        old.update(memory_of(n.meta[VAL]) for n in inputs)
         return True
 
     def _with_gaps(self) -> set[int]:
@@ -92,7 +89,7 @@ class Copied:
         for node in self.nodes:
             for fake in each_fake(node.meta.get(VAL), []) if node.op != "placeholder" else ():
                 if fake._has_symbolic_sizes_strides:
-                    known.setdefault(_memory(fake), Looks(fake, 0).whole)
+                    known.setdefault(memory_of(fake), Looks(fake, 0).whole)
         return {m for m, whole in known.items() if not whole}
 
     def _look(self, run: set[int]) -> bool:
@@ -103,8 +100,8 @@ class Copied:
                 continue
             fakes: list[Any] = each_fake(node.meta.get(VAL), [])
             for fake in fakes:
-                at = self.memories.setdefault(_memory(fake), len(self.memories))
-                if _memory(fake) in run or fake.constant is not None:
+                at = self.memories.setdefault(memory_of(fake), len(self.memories))
+                if memory_of(fake) in run or fake.constant is not None:
                     continue
                 if fake.is_inference() != inference or fake.is_conj() or fake.is_neg():
                     return False
@@ -210,7 +207,7 @@ def _tensors_in(x: Any) -> list[TensorValue]:
 
 def _made_again(left: list[TensorValue], old: set[int]) -> set[int]:
     """Memory of results that autograd or later writes can tell apart from a mere copy's."""
-    memories = [_memory(t.fake) for t in left]
+    memories = [memory_of(t.fake) for t in left]
     return {
         m for m, t in zip(memories, left, strict=True)
         if m not in old and (t.fake.requires_grad or memories.count(m) > 1)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchweld.ir.fake import FakeMode
-from torchweld.ir.nested import tensors_in
+from torchweld.ir.nested import memory_of
 from torchweld.ir.size_makers import SizeMaker, makes, run, suppose_bounds, suppose_place
 
 _BOUNDS: dict[Any, Callable[..., None]] = {
@@ -67,12 +67,3 @@ def _keeps_all(func: Any, args: Any, kwargs: Any) -> bool:
         return False
     at = names.index("dropout_p")
     return bool((args[at] if at < len(args) else kwargs.get("dropout_p", 0.0)) == 0.0)
-
-
-def memories(value: Any) -> list[int]:
-    """The memory of the tensors in a node's value."""
-    return [memory_of(x) for x in tensors_in(value)]
-
-
-def memory_of(fake: torch.Tensor) -> int:
-    return int(fake.untyped_storage()._cdata)

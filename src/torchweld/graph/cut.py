@@ -26,7 +26,7 @@ from torchweld.graph.symbols import env_of
 from torchweld.ir import conditions
 from torchweld.ir.expr import Expr, Sym
 from torchweld.ir.graph import BY_DATA, DRAWS, RELATIONS, VAL, WRITES
-from torchweld.ir.nested import tensors_in
+from torchweld.ir.nested import memories_in, tensors_in
 from torchweld.ir.size_node import expr_of, is_number, node_of, symbolic
 from torchweld.ir.size_values import symbols_of
 from torchweld.ir.size_writer import SizeWriter
@@ -40,11 +40,6 @@ _RESHAPES = frozenset((
     "t_", "squeeze_", "unsqueeze_", "transpose_", "swapaxes_", "swapdims_", "resize_", "set_",
     "resize_as_", "requires_grad_", "detach_", "as_strided_",
 ))  # fmt: skip
-
-
-def has_steps(graph: Graph) -> bool:
-    """Whether the data decides sizes in the middle of a graph."""
-    return any(BY_DATA in n.meta for n in graph.nodes)
 
 
 def cut(graph: Graph, setters: Setters, nestings: frozenset[Any]) -> Steps | str:
@@ -90,7 +85,7 @@ class _Cut:
         self.env = env
         self.modes = modes
         self.inputs = list(graph.find_nodes(op="placeholder"))
-        self.outside = {m for n in self.inputs for m in _memories(n.meta.get(VAL))}
+        self.outside = {m for n in self.inputs for m in memories_in(n.meta.get(VAL))}
         self.sunk: dict[int, int] = {}
         self._begin()
 
@@ -157,7 +152,7 @@ class _Cut:
 
     def _free_number(self, node: Node) -> str | None:
         """A float that the graph computes is computed again in each piece that takes it."""
-        read = {m for source in node.all_input_nodes for m in _memories(source.meta.get(VAL))}
+        read = {m for source in node.all_input_nodes for m in memories_in(source.meta.get(VAL))}
         if any(not read.isdisjoint(_written(n)) for n in self.graph.nodes):
             return "a number is read of a tensor that is written"
         return None
@@ -179,7 +174,7 @@ class _Cut:
         writes = _writes(node)
         for memory in writes:
             time = max(time, self.touched.get(memory, 0))
-        own = _memories(node.meta.get(VAL))
+        own = memories_in(node.meta.get(VAL))
         time = max(time, *(self.sunk.get(m, 0) for m in own)) if own else time
         time += time % 2 != (BY_DATA in node.meta)
         for memory in own:
@@ -228,10 +223,6 @@ def _needed(node: Node) -> Iterator[Node]:
             yield n
 
 
-def _memories(value: Any) -> list[int]:
-    return [int(x.untyped_storage()._cdata) for x in tensors_in(value)]
-
-
 def _writes(node: Node) -> tuple[int, ...]:
     draws = (_GENERATOR,) if DRAWS in node.meta else ()
     return (*_written(node), *draws)
@@ -240,12 +231,12 @@ def _writes(node: Node) -> tuple[int, ...]:
 def _written(node: Node) -> list[int]:
     """The memory that an operator writes."""
     inputs = node.all_input_nodes
-    return [m for i in node.meta.get(WRITES, ()) for m in _memories(inputs[i].meta.get(VAL))]
+    return [m for i in node.meta.get(WRITES, ()) for m in memories_in(inputs[i].meta.get(VAL))]
 
 
 def _accessed(needed: Sequence[Node], node: Node) -> set[int]:
     """The memory that a node reads or writes."""
-    read = (m for n in (*needed, node) for m in _memories(n.meta.get(VAL)))
+    read = (m for n in (*needed, node) for m in memories_in(n.meta.get(VAL)))
     return {*read, *_writes(node)}
 
 
@@ -338,7 +329,7 @@ class _Assembly:
         again = list[Node]()
         for memory in written:
             holders = [n for n in self.places if n not in members
-                       and memory in _memories(n.meta.get(VAL))]  # fmt: skip
+                       and memory in memories_in(n.meta.get(VAL))]  # fmt: skip
             live = [n for n in holders if self.read_later.get(n, -1) >= at]
             if len(live) == 1 and memory not in self.cut.outside:
                 again += live

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchweld.ir.nested import memory_of
+
 _TORCH: Any = torch  # most of these names are missing in torch's type stubs
 _NATIVE: Any = getattr(torch._C, "_functionalization", None)
 # The views that led to a functional tensor; older torch does not tell.
@@ -87,7 +89,7 @@ def storage_of(x: Tensor) -> int:
     """A number that is equal for the tensors that share a storage, while they live."""
     if not torch._C._has_storage(x):
         return -id(x)
-    return int(x.untyped_storage()._cdata)
+    return memory_of(x)
 
 
 def is_base(x: Tensor) -> bool:

@@ -32,7 +32,7 @@ from torchweld.graph.rewrites.run import RefusedError, rewrite_joint
 from torchweld.graph.run import (
     captured_values,
     check_output_aliases,
-    composed,
+    composed_for,
     fakes_of,
     leaf_of,
     mode_of,
@@ -68,10 +68,10 @@ def _joint(gm: GraphModule, cfg: Config) -> Joint:
     for i, (node, fake) in enumerate(zip(places, fakes, strict=True)):
         recorder.placeholder(node.name, numbers.get(i, fake))
     run = _Run(recorder, captured, fakes, numbers)
-    with functionalized(recorder, grad=torch.is_grad_enabled()), composed(numbers, fakes):
+    with functionalized(recorder, grad=torch.is_grad_enabled()), composed_for(numbers, fakes):
         forward = run.forward(gm)
     tangents = run.make_tangents(forward)
-    with (functionalized(recorder), composed(numbers, fakes),
+    with (functionalized(recorder), composed_for(numbers, fakes),
           torch.autograd.set_multithreading_enabled(False)):  # fmt: skip
         gradients = run.backward(forward.results, tangents)
     traced = _traced(run, forward, gradients)

@@ -23,6 +23,7 @@ from torchweld.graph.functional import (
 )
 from torchweld.graph.layout import same_strides, with_layout
 from torchweld.graph.record import Recorder
+from torchweld.ir.nested import memory_of
 from torchweld.ir.predicted import below_functionalization
 
 
@@ -122,9 +123,9 @@ def check_overlap(mutated: Sequence[int], fakes: Sequence[Tensor]) -> None:
     """
     sharing: dict[int, list[int]] = {}
     for j, fake in enumerate(fakes):
-        sharing.setdefault(fake.untyped_storage()._cdata, []).append(j)
+        sharing.setdefault(memory_of(fake), []).append(j)
     for i in mutated:
-        j = next((j for j in sharing[fakes[i].untyped_storage()._cdata] if j != i), i)
+        j = next((j for j in sharing[memory_of(fakes[i])] if j != i), i)
         if j != i:
             raise Unsupported("W201", f"inputs {i} and {j} share memory and {i} is changed")
 

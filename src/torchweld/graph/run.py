@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +26,9 @@ from torchweld.graph.separate import separate
 from torchweld.graph.symbols import numbers_in, sizes_of
 from torchweld.graph.tidy import drop_dead, tidy
 from torchweld.graph.verify import verify
-from torchweld.ir.fake import FakeMode, decomposing
+from torchweld.ir.fake import FakeMode, composed, decomposing
 from torchweld.ir.graph import LOC, ORIGIN, VAL, GraphPair
+from torchweld.ir.nested import memory_of
 from torchweld.ir.size_node import fresh
 
 
@@ -58,7 +57,7 @@ def _normalize(gm: GraphModule, cfg: Config) -> GraphPair:
     for i, (node, fake) in enumerate(zip(places, fakes, strict=True)):
         recorder.placeholder(node.name, numbers.get(i, fake))
     grad = records and torch.is_grad_enabled()
-    with functionalized(recorder, grad), composed(numbers, fakes):
+    with functionalized(recorder, grad), composed_for(numbers, fakes):
         inputs = [wrap(fake) for fake in fakes]
         for x, fake in zip(inputs, captured, strict=True):
             if records and fake.requires_grad:
@@ -96,10 +95,9 @@ def fakes_of(places: Sequence[Node]) -> list[FakeTensor]:
     return [_nothing(mode) if i in numbers else fake_of(n) for i, n in enumerate(places)]
 
 
-def composed(numbers: Mapping[int, object], fakes: Sequence[Tensor]) -> Any:
+def composed_for(numbers: Mapping[int, object], fakes: Sequence[Tensor]) -> Any:
     """Context in which a graph with these inputs is run: see `decomposing`."""
-    varies: Any = operator.attrgetter("_has_symbolic_sizes_strides")
-    return decomposing() if numbers or any(map(varies, fakes)) else nullcontext()
+    return decomposing() if numbers else composed(fakes)
 
 
 def fake_of(node: Node) -> FakeTensor:
@@ -168,7 +166,7 @@ def check_output_aliases(
     gm: GraphModule, outs: Sequence[Any], expected: Sequence[Any], inputs: list[Pair]
 ) -> None:
     """Refuse outputs that share memory otherwise than the captured ones."""
-    memories = {fake.untyped_storage()._cdata for _, fake in inputs}
+    memories = {memory_of(fake) for _, fake in inputs}
     if len(memories) == len(inputs):  # inputs that overlap are apart in a functional graph
         results = list(pairs(list(outs), list(expected)))
         check_aliases(gm.graph.output_node(), results, [*inputs, *results])

@@ -6,6 +6,7 @@ refuses, leaves to eager what only the data decides, and gives results the strid
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -35,6 +36,12 @@ def decomposing() -> Any:
     """Context in which operators that C++ composes of others are composed in Python, where sizes
     may be symbols."""
     return torch._C._EnablePythonDispatcher()
+
+
+def composed(fakes: Iterable[Any]) -> Any:
+    """Context in which operators run on these fakes: see `decomposing`."""
+    varying = any(x._has_symbolic_sizes_strides for x in fakes)
+    return decomposing() if varying else nullcontext()
 
 
 class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]

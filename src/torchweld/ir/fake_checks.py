@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from torchweld.ir.nested import memory_of
 from torchweld.ir.size_node import node_of
 from torchweld.ir.static_shapes import expect_true, guard_or_false, guard_or_true
 
@@ -164,8 +165,8 @@ def _overlap_of_out(args: Args, kwargs: Mapping[str, Any]) -> str | None:
         return None
     if any(n > 1 and step == 0 for n, step in zip(out.shape, out.stride(), strict=True)):
         return "an out= whose elements overlap"
-    memory = out.untyped_storage()._cdata
-    shared = [x for x in args if isinstance(x, Tensor) and x.untyped_storage()._cdata == memory]
+    memory = memory_of(out)
+    shared = [x for x in args if isinstance(x, Tensor) and memory_of(x) == memory]
     place = _place(out)
     return "an out= that overlaps an argument" if any(_place(x) != place for x in shared) else None
 

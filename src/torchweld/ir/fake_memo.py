@@ -23,7 +23,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from torchweld.ir.expr import Expr, Int
-from torchweld.ir.nested import tensors_in
+from torchweld.ir.nested import memory_of, tensors_in
 from torchweld.ir.size_node import node_of, symbolic
 from torchweld.ir.sizes import SizeEnv
 
@@ -195,7 +195,7 @@ def _shares_memory(func: OpOverload) -> bool:
 
 
 def _shares(a: Tensor, b: Tensor) -> bool:
-    return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
+    return memory_of(a) == memory_of(b)
 
 
 def _made(mode: FakeTensorMode, known: tuple[type, tuple[_Look, ...]], args: Sequence[Any],

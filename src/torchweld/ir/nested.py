@@ -38,6 +38,16 @@ def tensors_in(x: Any, kind: type = Tensor) -> list[Any]:
     return []
 
 
+def memory_of(x: Tensor) -> int:
+    """A number that tensors have in common that share memory, while they live."""
+    return int(x.untyped_storage()._cdata)
+
+
+def memories_in(x: Any) -> list[int]:
+    """The memory of each tensor in nested tuples, lists and dicts."""
+    return list(map(memory_of, tensors_in(x)))
+
+
 def has_no_value(x: Tensor) -> bool:
     """Whether a tensor is there for a graph to be recorded."""
     return isinstance(x, FakeTensor) or bool(torch._is_functional_tensor(x))

@@ -12,7 +12,7 @@ from torchweld.base.errors import LoweringError
 from torchweld.ir.expr import ZERO
 from torchweld.ir.graph import VAL, GraphPair
 from torchweld.ir.loop import Buffer, View
-from torchweld.ir.nested import tensors_in
+from torchweld.ir.nested import memory_of, tensors_in
 from torchweld.lower.builder import Builder
 from torchweld.lower.fallback import Env, Lowered
 from torchweld.lower.registry import LOWERINGS, accepted, arguments_for, bind
@@ -81,8 +81,7 @@ def _own(b: Builder, out: Node, env: Env) -> View:
 
 
 def _memory(node: Node) -> int:
-    storage: int = node.meta[VAL].untyped_storage()._cdata
-    return storage
+    return memory_of(node.meta[VAL])
 
 
 def _alias(out: Node, roots: Mapping[Node, Tensor], base: Buffer) -> View:

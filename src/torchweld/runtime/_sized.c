@@ -1,7 +1,7 @@
 /* Finds what runs a call by the sizes of its inputs: sized.py says what that is, and which choices of
  * sizes are kept here. A call whose sizes are not kept goes to the method `miss`.
  *
- * Cost: a kept choice of 4 sizes is found in some 40 ns; no Python code runs.
+ * Cost: some 80 ns over what it finds, for one size (AMD EPYC); no Python code runs.
  */
 #include "_driver.h"
 

@@ -39,7 +39,7 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.ir.control import Branch, Control, Loop, Scan, filled, holes
-from torchweld.ir.nested import tensors_in
+from torchweld.ir.nested import memories_in, memory_of, tensors_in
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -82,7 +82,7 @@ def _captured(cap: Capture, name: str, fn: Value, args: Args, given: list[Any] |
     if builder.mode.draws != drawn:
         raise _left(cap, name, "random numbers")
     inputs = [n.meta["val"] for n in body.graph.nodes if n.op == "placeholder"]
-    memories = [x.untyped_storage()._cdata for x in (*inputs, *tensors_in(out))]
+    memories = [*map(memory_of, inputs), *memories_in(out)]
     if len(set(memories)) != len(memories):
         raise _left(cap, name, "tensors that share memory")
     return body, out

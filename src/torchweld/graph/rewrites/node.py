@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from torchweld.graph.schema import is_composite
-from torchweld.ir.fake import decomposing
+from torchweld.ir.fake import composed
 from torchweld.ir.graph import LOC, ORIGIN, VAL, call_node
 from torchweld.ir.nested import tensors_in
 
@@ -41,8 +40,7 @@ def run_fake(like: Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, A
     mode = fake_mode_of(like, *args)
     if isinstance(target, OpOverload) and not is_composite(target):
         return mode.dispatch(target, (), *values)
-    varying = any(x._has_symbolic_sizes_strides for x in tensors_in(values))
-    with mode, torch.no_grad(), decomposing() if varying else nullcontext():
+    with mode, torch.no_grad(), composed(tensors_in(values)):
         return target(*values[0], **values[1])
 
 
