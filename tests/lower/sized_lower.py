@@ -48,7 +48,7 @@ class Recorder:
         """A placeholder like `t`. dims: dimension -> name of its symbol."""
         shape = [self._size(k, d, n, dims[d]) if d in dims else n for d, n in enumerate(t.shape)]
         with self.mode:
-            fake = torch.empty(shape, dtype=t.dtype)
+            fake = torch.empty(shape, dtype=t.dtype, device=t.device)
         return self._keep(self.graph.placeholder(f"x{k}"), fake)
 
     def _size(self, k, d, n, name):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sized_lower
 import torch
 import vector_eval
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -78,6 +79,18 @@ def test_long_odd_rows_of_a_product_are_two_products(bias: bool) -> None:
     found = products(50257, bias=bias)
     assert [[n.value for n in p.outs[0].shape] for p in found] == [[1024, 50256], [1024, 1]]
     assert [[n.value for n in p.outs[0].strides] for p in found] == [[50256, 1], [8, 1]]
+
+
+def test_odd_rows_of_a_product_are_two_products_for_any_number_of_rows() -> None:
+    r = sized_lower.Recorder()
+    with r.mode:
+        x, w = (torch.empty(s, dtype=torch.bfloat16, device="cuda:0")
+                for s in ((1024, 768), (50257, 768)))  # fmt: skip
+    rows, weight = r.place(0, x, {0: "n"}), r.place(1, w, {})
+    g = lower(r.pair((r("mm.default", rows, r("t.default", weight)),)))
+    found = [n.outs[0] for n in g.nodes if isinstance(n, Extern)]
+    assert [[str(n) for n in b.shape[1:]] for b in found] == [["50256"], ["1"]]
+    assert len({str(b.shape[0]) for b in found}) == 1 and not found[0].shape[0].is_const
 
 
 @pytest.mark.parametrize(("columns", "more"), [

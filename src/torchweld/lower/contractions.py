@@ -129,19 +129,21 @@ def _split_columns(b: Builder, op: str, bias: Tensor | None, x: Tensor,
 
     Errors: LoweringError W202 where cuBLAS has a fast kernel for the whole, or for no part.
     """
-    dtype, (rows, columns), inner = b.spec.dtype, b.spec.shape, mat2.shape[0].value
-    unit = _ALIGNMENT // dtype.bytes
-    most = columns.value - columns.value % unit
-    if dtype not in (DType.BF16, DType.F16) or most in (0, columns.value):
+    dtype, (rows, columns), inner = b.spec.dtype, b.spec.shape, mat2.shape[0]
+    if dtype not in (DType.BF16, DType.F16) or not (columns.is_const and inner.is_const):
         raise LoweringError("W202", "product left to cuBLAS")
-    if rows.value * inner * columns.value < _LEAST_SPLIT_WORK or inner < _LEAST_SPLIT_INNER:
+    unit, width, summed = _ALIGNMENT // dtype.bytes, columns.value, inner.value
+    most = width - width % unit
+    if most in (0, width):
+        raise LoweringError("W202", "product left to cuBLAS")
+    if _usual(rows) * summed * width < _LEAST_SPLIT_WORK or summed < _LEAST_SPLIT_INNER:
         raise LoweringError("W202", "product too small for two")
     given = (b.as_view(x, row_major(x.shape)), b.as_view(t(mat2), row_major(mat2.shape[::-1])))
-    if inner % unit or any(v.strides[1] is not ONE or v.strides[0].value % unit for v in given):
+    if summed % unit or not all(_aligned(v, unit) for v in given):
         raise LoweringError("W202", "operands whose rows are not aligned either")
     parts = []
     for name, start, count, step in (("most", 0, most, most),
-                                     ("rest", most, columns.value - most, unit)):  # fmt: skip
+                                     ("rest", most, width - most, unit)):  # fmt: skip
         part = sliced(mat2, 1, start, count)
         views = [b.as_view(o, row_major(o.shape)) for o in (x, part)]
         if bias is not None:
@@ -180,6 +182,12 @@ def _linear(b: Builder, x: Tensor, mat2: Tensor, bias: Tensor | None) -> Tensor:
     b.nodes.append(Extern((out.buffer,), LINEAR, (*given, last, "none", (), ""), (), (),
                           b.origins))  # fmt: skip
     return whole(out.buffer)
+
+
+def _aligned(v: View, unit: int) -> bool:
+    """Whether the rows of a matrix are dense and begin at multiples of ``unit`` elements."""
+    start, step = v.strides
+    return step is ONE and start.is_const and start.value % unit == 0
 
 
 def _usual(n: Expr) -> int:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from torchweld.graph.rewrites.aligned import ALIGNMENT, LEAST_WORK
+from torchweld.graph.rewrites.aligned import ALIGNMENT, LEAST_WORK, USUAL_ROWS
 
 aten = torch.ops.aten
 _HALVES = (torch.bfloat16, torch.float16)
@@ -56,20 +56,17 @@ def addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: f
 
 
 def _in_parts(x: Tensor, mat2: Tensor, product: Callable[[int, int], Tensor]) -> Any:
-    if x.device.type != "cuda" or x.dtype not in _HALVES or _symbolic(x) or _symbolic(mat2):
+    if x.device.type != "cuda" or x.dtype not in _HALVES or mat2._has_symbolic_sizes_strides:
         return NotImplemented
     unit = ALIGNMENT // x.element_size()
-    (rows, inner), columns = x.shape, mat2.shape[1]
+    inner, columns = mat2.shape
+    rows = x.shape[0] if isinstance(x.shape[0], int) else USUAL_ROWS
     most = columns - columns % unit
     if most in (0, columns) or rows * inner * columns < LEAST_WORK or inner < _LEAST_INNER:
         return NotImplemented
     if x.stride() != (inner, 1) or mat2.stride() != (1, inner) or inner % unit:
         return NotImplemented
     return aten.cat.default([product(0, most), product(most, columns)], 1)
-
-
-def _symbolic(x: Tensor) -> bool:
-    return bool(x._has_symbolic_sizes_strides)
 
 
 WITH_GRADIENTS: dict[OpOverload, Callable[..., Any]] = {
