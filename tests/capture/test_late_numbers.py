@@ -306,3 +306,16 @@ def test_strings_that_decide_are_guarded_by_value():
     for name in ("a", "b", "a", "bc", "b"):
         same(compiled(X, name), f(X, name))
     assert graphs() == 3
+
+
+def test_a_number_that_is_part_of_a_size_may_be_fixed_afterwards():
+    def f(x, n):
+        rows = n + x.shape[0]
+        return x * rows, f"{n:03d}"
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    for rows, n in ((4, 2), (5, 3), (6, 4), (7, 4)):
+        x = torch.ones(rows, 3)
+        same(compiled(x, n), f(x, n))
+    assert torchweld.statistics()["internal_errors"] == 0

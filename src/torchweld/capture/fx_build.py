@@ -190,9 +190,9 @@ class GraphBuilder:
     def _late_size(self, source: Source) -> Node:
         late = self.late.leaves[source]
         node = self.number(late)
-        symbol = self.sizes.number(late)
-        assert symbol is not None
-        node.meta[VAL] = symbol.number
+        # it may have been fixed since it became a symbol: that it is guarded by value is no reason
+        # to forget what is made of it
+        node.meta[VAL] = self.sizes.numbers[id(late)].number
         return node
 
     def mutated_inputs(self) -> list[int]:
