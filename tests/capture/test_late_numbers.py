@@ -158,6 +158,15 @@ def test_generated_code_takes_a_late_number(values):
     assert counts["internal_errors"] == 0
 
 
+def test_a_late_number_fills_a_tensor_without_dimensions_where_a_mask_says():
+    torchweld.reset()
+    compiled = torchweld.compile(lambda x, v: x.sum().masked_fill(x > 0, v))
+    with torch.no_grad():
+        for v in (2, 3, 5):
+            assert torch.equal(compiled(X, v), X.sum().masked_fill(X > 0, v))
+    assert torchweld.statistics()["aten_graphs"] == 0
+
+
 def test_decayed_weights():
     def decay(p, lr, wd):
         p.mul_(1 - lr * wd)

@@ -524,7 +524,12 @@ def symbolic_twin(mode: FakeMode, real: torch.Tensor, form: Form) -> torch.Tenso
     if real.is_leaf:
         return twin
     with torch.enable_grad(), mode:
-        return twin.clone()
+        if torch.ops.aten.is_non_overlapping_and_dense.default(real):
+            return twin.clone()
+        # a clone would have no gaps, nor elements that share memory
+        steps = ((n - 1) * s for n, s in zip(form.sizes, form.strides, strict=True))
+        whole = torch.empty((1 + sum(steps),), dtype=real.dtype, device=real.device)
+        return whole.requires_grad_().clone().as_strided(form.sizes, form.strides)
 
 
 def _is_function(obj: object) -> bool:
