@@ -158,6 +158,15 @@ def test_generated_code_takes_a_late_number(values):
     assert counts["internal_errors"] == 0
 
 
+def test_a_late_number_fills_a_tensor_without_dimensions_where_a_mask_says():
+    torchweld.reset()
+    compiled = torchweld.compile(lambda x, v: x.sum().masked_fill(x > 0, v))
+    with torch.no_grad():
+        for v in (2, 3, 5):
+            assert torch.equal(compiled(X, v), X.sum().masked_fill(X > 0, v))
+    assert torchweld.statistics()["aten_graphs"] == 0
+
+
 def test_decayed_weights():
     def decay(p, lr, wd):
         p.mul_(1 - lr * wd)
@@ -306,3 +315,16 @@ def test_strings_that_decide_are_guarded_by_value():
     for name in ("a", "b", "a", "bc", "b"):
         same(compiled(X, name), f(X, name))
     assert graphs() == 3
+
+
+def test_a_number_that_is_part_of_a_size_may_be_fixed_afterwards():
+    def f(x, n):
+        rows = n + x.shape[0]
+        return x * rows, f"{n:03d}"
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend="eager")
+    for rows, n in ((4, 2), (5, 3), (6, 4), (7, 4)):
+        x = torch.ones(rows, 3)
+        same(compiled(x, n), f(x, n))
+    assert torchweld.statistics()["internal_errors"] == 0

@@ -117,6 +117,25 @@ def test_a_size_that_no_tensor_of_the_backward_has_is_given_as_a_number():
     assert any(kind == "number" for kind, _, _ in sizes.readings)
 
 
+LAYOUTS = {
+    "columns": lambda x: x[:, ::2],
+    "expanded": lambda x: x[:, :1].expand(-1, 4),
+    "windows": lambda x: x[:, 0].unfold(0, 2, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_an_input_with_gaps_or_shared_elements_is_read_where_it_lies(name):
+    torchweld.reset()
+    compiled = torchweld.compile(torch.sin)
+    for n in (4, 6, 7):
+        x = leaf(n, 8)
+        given = LAYOUTS[name](x * 1)  # no leaf of the autograd graph
+        (gradient,) = torch.autograd.grad(compiled(given).sum(), given)
+        torch.testing.assert_close(gradient, given.detach().cos())
+    assert torchweld.statistics()["aten_graphs"] == 0
+
+
 def test_gradients_with_other_strides_are_laid_out_for_every_size():
     runs(lambda x: x * 2, rows, graphs=2)
     compiled = torchweld.compile(lambda x: x * x)

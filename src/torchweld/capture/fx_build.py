@@ -190,9 +190,9 @@ class GraphBuilder:
     def _late_size(self, source: Source) -> Node:
         late = self.late.leaves[source]
         node = self.number(late)
-        symbol = self.sizes.number(late)
-        assert symbol is not None
-        node.meta[VAL] = symbol.number
+        # it may have been fixed since it became a symbol: that it is guarded by value is no reason
+        # to forget what is made of it
+        node.meta[VAL] = self.sizes.numbers[id(late)].number
         return node
 
     def mutated_inputs(self) -> list[int]:
@@ -524,7 +524,12 @@ def symbolic_twin(mode: FakeMode, real: torch.Tensor, form: Form) -> torch.Tenso
     if real.is_leaf:
         return twin
     with torch.enable_grad(), mode:
-        return twin.clone()
+        if torch.ops.aten.is_non_overlapping_and_dense.default(real):
+            return twin.clone()
+        # a clone would have no gaps, nor elements that share memory
+        steps = ((n - 1) * s for n, s in zip(form.sizes, form.strides, strict=True))
+        whole = torch.empty((1 + sum(steps),), dtype=real.dtype, device=real.device)
+        return whole.requires_grad_().clone().as_strided(form.sizes, form.strides)
 
 
 def _is_function(obj: object) -> bool:

@@ -137,7 +137,8 @@ def _one(row: Callable[..., Any], in_place: bool, *args: Any, **kwargs: Any) -> 
     floats = {x.dtype for x in tensors if x.dtype is not torch.bool}
     if not floats or not floats <= set(_TYPES) or not set(kwargs) <= _NAMES:
         raise Unsupported("W202", "a Python number that changes, and tensors that are no floats")
-    dtype = functools.reduce(torch.promote_types, {x.dtype for x in tensors if x.dim()} or floats)
+    wide = {x.dtype for x in tensors if x.dim()} & floats  # a mask has no say in the dtype
+    dtype = functools.reduce(torch.promote_types, wide or floats)
     like = next((x for x in tensors if x.dim()), tensors[0])
     given = [_operand(x, like, dtype) for x in args]
     out = row(*given, **{k: _operand(x, like, dtype) for k, x in kwargs.items()})
