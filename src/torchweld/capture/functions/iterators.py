@@ -74,7 +74,7 @@ def batched(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None
     _call_as(cap, _BATCHED, polyfills.batched_, args, kwargs, cont)
 
 
-_BATCHED = getattr(itertools, "batched", None)  # from Python 3.12 on
+_BATCHED: Any = getattr(itertools, "batched", None)  # from Python 3.12 on
 if _BATCHED is not None:
     CLASSES.add(_BATCHED, batched)
 polyfill(functools.reduce, polyfills.reduce_)

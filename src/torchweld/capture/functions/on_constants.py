@@ -115,7 +115,7 @@ def sumprod(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None
         collect(cap, args[1], lambda items: run(left, items))
 
     def run(left: list[Value], items: list[Value]) -> None:
-        given: Args = [ListValue(left), ListValue(items)]
+        given: Args = [ListValue(list(left)), ListValue(list(items))]
         pairs = zip(left, items, strict=False)
         if any(issubclass(x.cls(), torch.Tensor) for x in (*left, *items)) and not any(
                 _in_floats(p, q) for p, q in pairs):  # fmt: skip
