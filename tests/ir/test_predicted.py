@@ -1,4 +1,4 @@
-"""Strides that torch predicts against those that the kernels give."""
+"""What torch predicts of results against what the kernels give."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
 
+from torchweld.ir.fake import FakeMode
 from torchweld.ir.predicted import real_strides, sized_strides
 from torchweld.ir.size_node import symbolic
 from torchweld.ir.sizes import SizeEnv
@@ -43,3 +44,23 @@ def test_strides_with_gaps_are_refused_where_sizes_vary():
     n = symbolic(env, env.symbol(33))
     with pytest.raises(UnsupportedFakeTensorException):
         sized_strides((2, n), (40, 1))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_an_lstm_are_predicted_as_its_kernel_gives_them(dtype, bias):
+    x, state = torch.randn(4, 3, 6, dtype=dtype), torch.randn(3, 8, dtype=dtype)
+    weights = [torch.randn(32, 6, dtype=dtype), torch.randn(32, 8, dtype=dtype)]
+    weights += [torch.randn(32, dtype=dtype)] * 2 if bias else weights
+    with torch._C._AutoDispatchBelowAutograd():  # grad mode is on: the kernel keeps what it needs
+        out, hidden, cell, kept = torch.ops.aten.mkldnn_rnn_layer(
+            x, *weights, state, state, False, [], 2, 8, 1, bias, False, False, True)  # fmt: skip
+    args = (x, *weights, state, state, out, hidden, cell, out, None, None, False, 2, 8, 1, bias,
+            True, False, [], False, kept)  # fmt: skip
+    backward = torch.ops.aten.mkldnn_rnn_layer_backward.default
+    mode = FakeMode()
+    with mode:
+        fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
+        predicted = backward(*fakes)
+    rows = [[(g.dtype, g.shape, g.stride()) for g in gs] for gs in (predicted, backward(*args))]
+    assert rows[0] == rows[1]

@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import math
 import random
 import statistics
 import threading
@@ -162,6 +163,39 @@ def shuffled(x, y, n):
 def sums_of_generators(x, y, n):
     line = statistics.linear_regression([1, 2], [2, n])
     return x + statistics.correlation([1, 2, 3], [1, 2, 4]), line
+
+
+if hasattr(math, "sumprod"):  # from Python 3.12 on
+
+    @stateless()
+    def sums_of_products(x, y, n):
+        try:
+            math.sumprod([x], [1, 2])
+        except ValueError as error:
+            return math.sumprod([x, 2, n], [y, x, 2]), math.sumprod((n, 0.1), [2, 0.3]), str(error)
+
+    @stateless(breaks=1)  # the float of two floats has digits that only C keeps
+    def sums_of_products_of_floats_and_tensors(x, y, n):
+        return math.sumprod([0.1, x], [0.3, y]) + 1
+
+
+if hasattr(itertools, "batched"):  # from Python 3.12 on
+
+    @stateless()
+    def batches(x, y, n):
+        try:
+            itertools.batched([x], 0)
+        except ValueError as error:
+            return [sum(b) for b in itertools.batched([x, 1, y, n, 3], 2)], str(error)
+
+
+@stateless()
+def type_parameters_of_functions(x, y, n):
+    def scale(v):
+        return v * n
+
+    kept = getattr(scale, "__type_params__", "none before Python 3.12")
+    return scale(x), kept, getattr(places, "__type_params__", 3)
 
 
 @stateless()

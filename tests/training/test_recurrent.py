@@ -46,6 +46,17 @@ def test_a_step_of_a_recurrent_layer_is_one_graph(kind):
     assert_one_graph(2)
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_step_of_an_lstm_of_bf16_is_one_graph(bias):
+    def make():
+        torch.manual_seed(3)
+        return nn.LSTM(6, 8, 2, batch_first=True, bias=bias, dtype=torch.bfloat16)
+
+    inputs = [x.bfloat16() for x in batches(3, 4, 3, 6)]
+    run(make_step, inputs, make, rtol=0.05, atol=0.02)
+    assert_one_graph(2)
+
+
 def test_forward_and_backward_of_an_lstm_apart():
     torch.manual_seed(3)
     mine = nn.LSTM(6, 8)
@@ -74,7 +85,7 @@ def test_a_packed_sequence_gives_eagers_gradients():
     run(lambda model: make_step(model, read), batches(3, 4, 3, 6), make, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize("kind", ["gru", "lstm", "lstm without biases"])
 def test_a_recurrent_layer_under_autocast_of_the_frame(kind):
     def read(model, x):
         with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -341,6 +341,11 @@ def _enum_attr(cap: Capture, obj: Const, real: enum.Enum, name: str, cont: Cont 
         _real_attr(cap, obj, real, name, cont)
 
 
+# the last one from Python 3.12 on
+_FUNCTION_PARTS = ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "__closure__",
+                   "__globals__", "__type_params__")  # fmt: skip
+
+
 def _function_attr(cap: Capture, obj: Const, real: types.FunctionType, name: str,
                    cont: Cont | None) -> None:  # fmt: skip
     if name in ("__name__", "__qualname__", "__module__", "__doc__", "__code__"):
@@ -355,8 +360,7 @@ def _function_attr(cap: Capture, obj: Const, real: types.FunctionType, name: str
         cap.deliver(cap.wrap(real.__dict__[name], own),
                     cont)  # fmt: skip
         return
-    if name in ("__defaults__", "__kwdefaults__", "__dict__", "__annotations__", "__closure__",
-                "__globals__"):  # fmt: skip
+    if name in _FUNCTION_PARTS and hasattr(real, name):
         cap.deliver(cap.wrap(getattr(real, name), Attr.make(source, name)), cont)
         return
     if not hasattr(real, name):

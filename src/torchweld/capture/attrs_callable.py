@@ -106,6 +106,8 @@ _PARTS: dict[str, Callable[[FunctionValue], Value]] = {
     "__defaults__": lambda fn: _tuple_or_none(fn.defaults),
     "__kwdefaults__": _kwdefaults,
 }
+if hasattr(types.FunctionType, "__type_params__"):  # those that are set are in `attrs`
+    _PARTS["__type_params__"] = lambda fn: TupleValue([])
 
 
 def _cell_attr(cap: Capture, obj: CellValue, name: str, cont: Cont | None) -> None:

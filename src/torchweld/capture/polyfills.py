@@ -102,6 +102,15 @@ def prod_(iterable: Any, /, *, start: Any = 1) -> Any:
     return total
 
 
+def sumprod_(left: list[Any], right: list[Any]) -> Any:
+    total: Any = 0
+    for p, q in zip(left, right, strict=False):
+        total = total + p * q
+    if len(left) != len(right):
+        raise ValueError("Inputs are not the same length")
+    return total
+
+
 def any_(iterable: Any) -> bool:
     for x in iterable:
         if x:
@@ -195,6 +204,24 @@ def pairwise_(iterable: Any) -> Iterator[Any]:
         if before is not _MISSING:
             yield before, x
         before = x
+
+
+def batched_(iterable: Any, n: Any) -> Iterator[Any]:
+    if n < 1:
+        raise ValueError("n must be at least one")
+    return _batches(iter(iterable), n)
+
+
+def _batches(items: Iterator[Any], n: int) -> Iterator[Any]:
+    while True:
+        batch: list[Any] = []
+        for x in items:
+            batch.append(x)
+            if len(batch) == n:
+                break
+        if not batch:
+            return
+        yield tuple(batch)
 
 
 def accumulate_(iterable: Any, func: Any = None, *, initial: Any = None) -> Iterator[Any]:

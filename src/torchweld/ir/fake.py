@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorExcep
 from torchweld.ir.fake_checks import check_dim, left_to_eager
 from torchweld.ir.fake_kernels import dividing, resized
 from torchweld.ir.fake_memo import remembered
-from torchweld.ir.predicted import below_functionalization, real_strides
+from torchweld.ir.predicted import anew, below_functionalization, real_strides
 from torchweld.ir.quiet import UNKNOWN_SOURCE, QuietFakeTensorMode
 
 # what Python takes apart into many operators, where one kernel of ATen is better
@@ -70,6 +70,8 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
         if why is not None:
             raise UnsupportedFakeTensorException(why)
         out: Any = resized(self, func, args)
+        if out is NotImplemented:
+            out = anew(self, func, args)
         if out is NotImplemented:
             with dividing(func):
                 out = super().dispatch(func, types, args, kwargs)

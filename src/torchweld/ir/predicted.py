@@ -1,4 +1,4 @@
-"""Operators whose results have other strides than torch predicts for them, on CPU.
+"""Operators whose results have other strides, sizes or types than torch predicts, on CPU.
 
 Found by running torch's operator database on fake and on real tensors (torch 2.13 and 2.14), with
 inputs in several layouts; `_fft_r2c` up to torch 2.12 is pytorch/pytorch#106623.
@@ -25,6 +25,27 @@ _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 def below_functionalization() -> Any:
     """Context in which new tensors are not wrapped: for code inside of a dispatch mode."""
     return torch._C._ExcludeDispatchKeyGuard(_FUNCTIONALIZE)
+
+
+# ---------------------------------------------------------------- sizes and types
+def anew(mode: Any, func: object, args: Sequence[Any]) -> Any:
+    """The fake results of an operator that torch predicts wrongly; NotImplemented for others."""
+    return _lstm_gradients(mode, args) if func is _LSTM_BACKWARD else NotImplemented
+
+
+_LSTM_BACKWARD = aten.mkldnn_rnn_layer_backward.default
+_LSTM = 2  # what the operator calls it, among its kinds of layers
+
+
+def _lstm_gradients(mode: Any, args: Sequence[Any]) -> Any:
+    """Always f32, and of biases even where the layer has none; torch says so from 2.13 on."""
+    x, w_input, w_hidden, _, _, hidden, cell = args[:7]
+    if args[14] != _LSTM:
+        return NotImplemented
+    shapes = [t.shape for t in (x, w_input, w_hidden)]
+    shapes += [w_input.shape[:1]] * 2 + [hidden.shape, cell.shape]
+    with below_functionalization(), mode:
+        return tuple(torch.empty(s, dtype=torch.float32, device=x.device) for s in shapes)
 
 
 # ---------------------------------------------------------------- which, and when

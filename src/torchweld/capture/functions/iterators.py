@@ -14,7 +14,7 @@ from torchweld.capture.functions.builtin import polyfill, stop_with
 from torchweld.capture.items import resume, throw
 from torchweld.capture.ops import payload, user_method
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Cont, Raised, raised
+from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.suspend import has_open_block
 from torchweld.capture.tables import CLASSES, klass, method
 from torchweld.capture.values.base import (
@@ -66,6 +66,17 @@ for _kind, _fn in (
     (itertools.filterfalse, polyfills.filterfalse_),
 ):  # fmt: skip
     _class_polyfill(_kind, _fn)
+
+
+def batched(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if "strict" in kwargs:  # Python 3.13 has it, and 3.12 says that there is none
+        raise refuse("W107", "itertools.batched with strict", cap.loc())
+    _call_as(cap, _BATCHED, polyfills.batched_, args, kwargs, cont)
+
+
+_BATCHED: Any = getattr(itertools, "batched", None)  # from Python 3.12 on
+if _BATCHED is not None:
+    CLASSES.add(_BATCHED, batched)
 polyfill(functools.reduce, polyfills.reduce_)
 polyfill(collections._count_elements, polyfills.count_elements)  # type: ignore[attr-defined]
 polyfill(itertools.tee, polyfills.tee_)

@@ -19,7 +19,9 @@ import unicodedata
 import zlib
 from typing import Any
 
-from torchweld.capture import polyfills_order
+import torch
+
+from torchweld.capture import polyfills, polyfills_order
 from torchweld.capture.functions.builtin import polyfill
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.policy import inline_anyway, made_anew, settled
@@ -104,6 +106,39 @@ for _fn in _OF_C:
 def fsum(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """Of whatever gives numbers."""
     collect(cap, args[0], lambda items: on_constants(cap, math.fsum, [ListValue(items)], {}, cont))
+
+
+def sumprod(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Of numbers as C adds them (floats in more digits than they have), of tensors in turn."""
+
+    def right(left: list[Value]) -> None:
+        collect(cap, args[1], lambda items: run(left, items))
+
+    def run(left: list[Value], items: list[Value]) -> None:
+        given: Args = [ListValue(list(left)), ListValue(list(items))]
+        pairs = zip(left, items, strict=False)
+        if any(issubclass(x.cls(), torch.Tensor) for x in (*left, *items)) and not any(
+                _in_floats(p, q) for p, q in pairs):  # fmt: skip
+            cap.call(Const(polyfills.sumprod_), given, {}, cont)
+        else:
+            on_constants(cap, _SUMPROD, given, {}, cont)
+
+    if kwargs:
+        raise raised(TypeError, "math.sumprod() takes no keyword arguments")
+    if len(args) != 2:
+        raise raised(TypeError, f"sumprod expected 2 arguments, got {len(args)}")
+    collect(cap, args[0], right)
+
+
+def _in_floats(p: Value, q: Value) -> bool:
+    """Whether C computes p * q with the digits that a float loses."""
+    kinds = {p.cls(), q.cls()}
+    return float in kinds and kinds <= {float, int, bool}
+
+
+_SUMPROD = getattr(math, "sumprod", None)  # from Python 3.12 on
+if _SUMPROD is not None:
+    FUNCTIONS.add(_SUMPROD, sumprod)
 
 
 @function(keyword.iskeyword, keyword.issoftkeyword)
