@@ -168,3 +168,43 @@ def test_any_process_explains_itself_at_its_end(tmp_path):
     done = run(path, TORCHWELD_EXPLAIN="1")
     assert "W101" in done.stderr
     assert "program.py:7: `n` was 2, is 3" in done.stderr
+
+
+def chosen(x, mask):
+    y = x[mask]
+    n = mask.sum().item()
+    torch._check(n >= 0)
+    return y + x[:n]
+
+
+MASK = torch.tensor([True, False, True, True])
+
+
+@pytest.mark.parametrize("backend", ["eager", "torchweld"])
+def test_pieces_are_named_with_the_lines_that_cut_them(backend):
+    found = torchweld.explain(chosen, backend=backend)(X, MASK)
+    line = chosen.__code__.co_firstlineno
+    assert found.pieces == 2
+    text = found.text(guards=False)
+    assert text.startswith("1 graph, 2 pieces, 0 breaks")
+    cut = f"2 pieces: cut at {__file__}:{line + 1} nonzero, {__file__}:{line + 2} item"
+    assert f"{cut} (sizes that only the data decides)" in text
+    assert found.operators == [Counter(getitem=2, nonzero=1, select=1, sum=1, item=1, add=1)]
+
+
+def test_what_is_checked_and_supposed_of_sizes_is_said_in_words():
+    found = torchweld.explain(chosen)(X, MASK)
+    first = chosen.__code__.co_firstlineno
+    item, nonzero = (f"test_explain.py:{first + k}" for k in (2, 1))
+    text = found.text(guards=False)
+    assert f"0 <= item ({item})  for {__file__}:{first + 3}: torch._check(n >= 0)" in text
+    assert f"item ({item}) == size of nonzero ({nonzero})  for {__file__}:{first + 4}" in text
+
+
+def test_the_memory_report_says_why_pieces_are_no_cuda_graph():
+    compiled = torchweld.compile(chosen)
+    compiled(X, MASK)
+    (one,) = torchweld.memory_report().pieces
+    assert one.pieces == torchweld.statistics()["pieces"] == 2
+    assert "no CUDA graph around them" in torchweld.memory_report().text()
+    assert [c.name for c in one.causes] == ["nonzero", "item"]

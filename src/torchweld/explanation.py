@@ -17,9 +17,11 @@ from torchweld.api import options_of, unshared
 from torchweld.base.errors import Refusal
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.session import OWN_CODE
+from torchweld.data_words import piece_lines, pieces_of
 from torchweld.frame.program import Dispatcher
 from torchweld.ir.guard import Guard
 from torchweld.ir.source import Source
+from torchweld.ir.steps import Steps
 from torchweld.misses import getter_words, place, shown, spec_words
 from torchweld.pipeline import Backend, Captured, Eager, Notes, Recompiled, listen, listening
 
@@ -63,6 +65,12 @@ class Explanation:
         return [g for c in self.captured for g in c.guards]
 
     @property
+    def pieces(self) -> int:
+        """How many pieces the graphs have in which the data decides sizes (docs/dynamic.md)."""
+        found = [pieces_of(c.graph.graph) for c in self.captured]
+        return sum(steps.compiled for steps in found if isinstance(steps, Steps))
+
+    @property
     def operators(self) -> list[Counter[str]]:
         """Of each graph, how often it calls each operator."""
         return [c.operators() for c in self.captured]
@@ -78,8 +86,10 @@ class Explanation:
         return "\n".join(lines)
 
     def _lines(self) -> Iterator[str]:
+        pieces = self.pieces
         yield ", ".join((
-            _count(len(self.graphs), "graph"), _count(len(self.breaks), "break"),
+            _count(len(self.graphs), "graph"), *([_count(pieces, "piece")] if pieces else []),
+            _count(len(self.breaks), "break"),
             _count(len(self.recompiles), "recompile"), _count(len(self.guards), "guard"),
         ))  # fmt: skip
         for i, one in enumerate(self.captured):
@@ -101,6 +111,7 @@ def _graph_lines(i: int, one: Captured) -> Iterator[str]:
     listed = ", ".join(f"{name} {n}" if n > 1 else name for name, n in counts.most_common())
     yield f"graph {i}: {one.of.name}  {one.of.at.file}:{one.of.at.line}"
     yield f"  {_count(sum(counts.values()), 'operator')}: {listed}"
+    yield from (f"  {line}" for line in piece_lines(one.graph.graph))
     if one.runs:
         yield f"  runs as {one.runs}"
 

@@ -53,4 +53,5 @@ def _compiled(gm: GraphModule, steps: Steps) -> Compiled:
         parts.append(made)
         facts = tuple(f for f in env.supposed() if f not in known)
         pieces.append(Piece(step, made.call, plain, facts))
+    STATISTICS.pieces += len(parts)
     return Compiled(StepsRunner(steps, pieces), parts=parts)

@@ -46,10 +46,13 @@ from torchweld.ir.conditions import Fact
 from torchweld.ir.graph import (
     BY_DATA,
     KEPT,
+    LOC,
+    RELATIONS,
     VAL,
     GraphSettings,
     Joint,
     let_go,
+    operator_name,
     take_apart,
 )
 from torchweld.ir.guard import Guard
@@ -134,7 +137,8 @@ def _in_words(executable: Executable) -> str:
 
 @dataclass(slots=True)
 class Statistics:
-    """Counters since the last reset. graphs: captured; eager: frames that run eagerly."""
+    """Counters since the last reset. graphs: captured; eager: frames that run eagerly; pieces: that
+    were compiled of graphs in which the data decides sizes."""
 
     captures: int = 0
     graphs: int = 0
@@ -144,6 +148,7 @@ class Statistics:
     externs: int = 0
     aten_graphs: int = 0
     internal_errors: int = 0
+    pieces: int = 0
     refusals: list[Refusal] = field(default_factory=list)
     newest: Compiled | None = None
     alive: list[weakref.ref[Compiled]] = field(default_factory=list)
@@ -173,7 +178,7 @@ class Statistics:
 
     def counts(self) -> dict[str, int]:
         names = ("captures", "graphs", "breaks", "recompiles", "kernels", "externs", "aten_graphs",
-                 "internal_errors")  # fmt: skip
+                 "internal_errors", "pieces")  # fmt: skip
         return {n: getattr(self, n) for n in names}
 
 
@@ -219,7 +224,7 @@ class Captured:
     def operators(self) -> Counter[str]:
         """How often each operator is called in the graph."""
         nodes = [n for n in self.graph.graph.nodes if n.op.startswith("call")]
-        return Counter(operator_name(n) for n in nodes if not _is_getitem(n))
+        return Counter(operator_name(n) for n in nodes if not _is_getitem(n) and not _is_size(n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,11 +318,10 @@ def _is_getitem(node: Node) -> bool:
     return not isinstance(node.args[0].meta.get(VAL), torch.Tensor)
 
 
-def operator_name(node: Node) -> str:
-    """What a node calls, as the user knows it."""
-    if isinstance(node.target, str):
-        return node.target
-    return str(getattr(node.target, "__name__", node.target))
+def _is_size(node: Node) -> bool:
+    """Arithmetic of sizes and what is asked about them are no operators."""
+    return RELATIONS in node.meta or (
+        LOC not in node.meta and not isinstance(node.meta.get(VAL), torch.Tensor))  # fmt: skip
 
 
 # ---------------------------------------------------------------- graph -> call

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from torchweld.base.loc import Loc
+from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import TensorValue, Value
-from torchweld.ir.conditions import Condition, Junction, Relation, condition_text
+from torchweld.ir.conditions import Condition, Junction, Relation, fact_of
 from torchweld.ir.expr import Expr, Sym, atoms
-from torchweld.ir.graph import VAL
+from torchweld.ir.graph import VAL, cause_of
 from torchweld.ir.size_makers import SizeMaker
 from torchweld.ir.sizes import SizeEnv
 
@@ -46,6 +46,11 @@ class Made:
         made.meta[VAL] = value
         return made
 
+    def text(self) -> str:
+        """What the symbol is called."""
+        cause = cause_of(self.node or self.tensor.node).brief()
+        return cause if self.node is not None else f"size of {cause}"
+
 
 class DataSizes:
     """The symbols of one capture. found: where each is. supposed: what operators relied on.
@@ -68,9 +73,14 @@ class DataSizes:
     def _asked(self, relation: Relation) -> None:
         """Errors: GraphBreak W102 for a question of the frame's."""
         if not self._in_operator or not self._supposes:
-            why = f"{condition_text(relation)} is asked, which only the data decides"
+            asked = fact_of(relation, NOWHERE).text(self.names())
+            why = f"{asked} is asked, which only the data decides"
             raise refuse("W102", why, self.env.where())
         self.supposed.append((relation, self.env.where()))
+
+    def names(self) -> dict[Expr, str]:
+        """What the symbols are called: `item (model.py:12)`, `size of nonzero (model.py:12)`."""
+        return {symbol: made.text() for symbol, made in self.found.items()}
 
     @property
     def asks(self) -> bool:
@@ -102,10 +112,6 @@ class DataSizes:
         numbers = (*fake.shape, *fake.stride(), fake.storage_offset())
         held = (getattr(getattr(n, "node", None), "value", None) for n in numbers)
         return any(isinstance(e, Expr) and not symbols.isdisjoint(atoms(e)) for e in held)
-
-
-
-
 
 
 def relations_of(c: Condition) -> list[Relation] | None:

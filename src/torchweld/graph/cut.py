@@ -25,7 +25,7 @@ from torchweld.graph.numbers import is_number_node
 from torchweld.graph.symbols import env_of
 from torchweld.ir import conditions
 from torchweld.ir.expr import Expr, Sym
-from torchweld.ir.graph import BY_DATA, DRAWS, RELATIONS, VAL, WRITES
+from torchweld.ir.graph import BY_DATA, DRAWS, RELATIONS, VAL, WRITES, causes_of
 from torchweld.ir.nested import memories_in, tensors_in
 from torchweld.ir.size_node import expr_of, is_number, node_of, symbolic
 from torchweld.ir.size_values import symbols_of
@@ -313,7 +313,8 @@ class _Assembly:
         return Step(graph, piece.makes or plain, places, given,
                     self._found(piece.time) if piece.makes else (),
                     tuple(self.cut.asked[piece.time]) if piece.makes else (),
-                    tuple(x for x in layouts if x is not None), drops)  # fmt: skip
+                    tuple(x for x in layouts if x is not None), drops,
+                    causes_of(piece.nodes))  # fmt: skip
 
     def _is_read(self, node: Node, at: int) -> bool:
         """Whether a tensor is read behind a step."""

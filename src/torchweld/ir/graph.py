@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import linecache
+import operator
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node, graph_module
 
+from torchweld.base.loc import NOWHERE, Loc
 from torchweld.ir.expr import Sym
 from torchweld.ir.sizes import Size
 
@@ -128,6 +132,43 @@ def call_node(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str
     node = graph.create_node("call_function", target)
     node.args, node.kwargs = args, kwargs
     return node
+
+
+def operator_name(node: Node) -> str:
+    """What a node calls, as the user knows it."""
+    if isinstance(node.target, str):
+        return node.target
+    return str(getattr(node.target, "__name__", node.target))
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """An operator that makes sizes, and the user's line that calls it."""
+
+    name: str
+    at: Loc
+
+    def text(self) -> str:
+        """`model.py:12 nonzero`."""
+        return f"{self.at.file}:{self.at.line} {self.name}"
+
+    def brief(self) -> str:
+        """`nonzero (model.py:12)`."""
+        where = os.path.basename(self.at.file)
+        return self.name if self.at is NOWHERE else f"{self.name} ({where}:{self.at.line})"
+
+
+def cause_of(node: Node) -> Cause:
+    """What makes a size or number that only the data decides, of a node that holds it."""
+    first = node.args[0] if node.args else None
+    if node.target is operator.getitem and isinstance(first, Node) and BY_DATA in first.meta:
+        return cause_of(first)  # one of several
+    return Cause(operator_name(node), node.meta.get(LOC, NOWHERE))
+
+
+def causes_of(nodes: Iterable[Node]) -> tuple[Cause, ...]:
+    """What makes such sizes among these nodes."""
+    return tuple(dict.fromkeys(cause_of(n) for n in nodes if BY_DATA in n.meta))
 
 
 def dismantle(gm: GraphModule) -> None:

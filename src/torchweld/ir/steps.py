@@ -8,6 +8,7 @@ from torch.fx import Graph
 
 from torchweld.ir.conditions import Relation
 from torchweld.ir.expr import Expr
+from torchweld.ir.graph import Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Step:
     since it has operators that make sizes. takes: places, and symbols. gives: the places of its
     outputs. found, asked: what is read and asked behind it. layouts: sizes and strides that outputs
     are expected to have, by their places. drops: places that nobody looks at any more.
+    causes: what makes sizes in it.
     """
 
     graph: Graph
@@ -47,6 +49,7 @@ class Step:
     asked: tuple[Asked, ...] = ()
     layouts: tuple[tuple[int, tuple[Expr, ...], tuple[Expr, ...]], ...] = ()
     drops: tuple[int, ...] = ()
+    causes: tuple[Cause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +61,13 @@ class Steps:
     found: tuple[Found, ...]
     places: int
     outputs: tuple[int, ...]
+
+    @property
+    def compiled(self) -> int:
+        """How many pieces are compiled."""
+        return sum(not s.makes for s in self.steps)
+
+    @property
+    def gaps(self) -> tuple[tuple[Cause, ...], ...]:
+        """What makes sizes, gap by gap."""
+        return tuple(s.causes for s in self.steps if s.causes)

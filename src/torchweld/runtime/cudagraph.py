@@ -16,12 +16,13 @@ when its last reference is dropped needs a synchronisation, as `record_stream` d
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -43,6 +44,9 @@ from torchweld.runtime.cudagraph_plan import (
     working_bytes,
 )
 from torchweld.runtime.sized import SizedExecutable, alive
+
+if TYPE_CHECKING:
+    from torchweld.runtime.steps import PiecesReport
 
 try:
     from torchweld.runtime import _driver
@@ -410,7 +414,7 @@ class MemoryReport:
     sizes: of graphs that serve a range, the choices that have Executables of their own.
     pool: of the graphs' shared pools; lent: of large results that graphs give out; arenas and
     gpu_arenas: intermediates of launch lists, on GPUs with cuBLASLt's workspaces; outputs: CPU
-    results kept to be used again.
+    results kept to be used again. pieces: graphs in which the data decides sizes.
     """
 
     graphs: int
@@ -422,6 +426,7 @@ class MemoryReport:
     gpu_arenas: int
     outputs: int
     sizes: tuple[SizeReport, ...] = ()
+    pieces: tuple[PiecesReport, ...] = ()
 
     def text(self) -> str:
         """One line per kind of memory."""
@@ -434,6 +439,7 @@ class MemoryReport:
             ("results kept on CPUs", _size(self.outputs)),
         ]
         rows += [(f"sizes {', '.join(map(str, r.values))}", r.text()) for r in self.sizes]
+        rows += [("graph in pieces", r.text()) for r in self.pieces]
         return "\n".join(f"{name:22}{value}" for name, value in rows)
 
 
@@ -443,14 +449,16 @@ def _size(n: int) -> str:
 
 def memory_report() -> MemoryReport:
     """What the native driver holds now."""
+    pieces = tuple(importlib.import_module("torchweld.runtime.steps").alive())
     if _driver is None:
-        return MemoryReport(0, 0, 0, 0, 0, 0, 0, 0)
+        return MemoryReport(0, 0, 0, 0, 0, 0, 0, 0, (), pieces)
     sizes = tuple(_size_report(*row) for x in alive() for row in x.kept())
     graphs, nodes, copied, lent = _driver.graph_totals()
     outputs, arenas, gpu_arenas = _driver.held()
     gpu_arenas += _driver.product_spaces(False)
     pool = sum(d.pool_bytes() for d in _devices.values())
-    return MemoryReport(graphs, nodes, copied, pool, lent, arenas, gpu_arenas, outputs, sizes)
+    return MemoryReport(graphs, nodes, copied, pool, lent, arenas, gpu_arenas, outputs, sizes,
+                        pieces)  # fmt: skip
 
 
 def counts() -> dict[str, int]:

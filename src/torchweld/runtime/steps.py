@@ -6,7 +6,8 @@ what each step has made. Memory for what depends on them is allocated by the pie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from torchweld.ir.conditions import Fact, check, suppose
 from torchweld.ir.expr import Expr, evaluate
+from torchweld.ir.graph import Cause
 from torchweld.ir.steps import Asked, Found, Step, Steps
 
 Call = Callable[..., Sequence[Any]]
@@ -68,6 +70,7 @@ class StepsRunner:
     def __init__(self, steps: Steps, pieces: Sequence[Piece]) -> None:
         self.steps = steps
         self.pieces = tuple(pieces)
+        _alive.add(self)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Errors: what the operators raise; LateFactError where the frame has to run eagerly."""
@@ -94,3 +97,30 @@ class StepsRunner:
             for place in step.drops:
                 values[place] = None
         return tuple(values[place] for place in self.steps.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class PiecesReport:
+    """A graph in which the data decides sizes. pieces: those that are compiled. causes: what makes
+    the sizes between them."""
+
+    pieces: int
+    causes: tuple[Cause, ...]
+
+    def text(self) -> str:
+        """What it is, and why it is no CUDA graph."""
+        one = len(self.causes) == 1
+        said = ", ".join(c.text() for c in self.causes)
+        makes = "makes a size" if one else "make sizes"
+        return (f"{self.pieces} pieces, no CUDA graph around them: {said} {makes} that the host "
+                "has to read")  # fmt: skip
+
+
+_alive: weakref.WeakSet[StepsRunner] = weakref.WeakSet()
+
+
+def alive() -> Iterator[PiecesReport]:
+    """The graphs in pieces that some entry still uses."""
+    for runner in list(_alive):
+        causes = tuple(c for gap in runner.steps.gaps for c in gap)
+        yield PiecesReport(runner.steps.compiled, causes)
