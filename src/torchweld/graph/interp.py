@@ -177,8 +177,6 @@ class Interpreter:
         if mask is None or mask.requires_grad or given.get("is_causal"):
             return given
         node = self.recorder.node_of(unwrap(mask))
-        if node.meta[VAL]._has_symbolic_sizes_strides:
-            return given
         length = given["query"].shape[-2]
         with _disable_current_modes(), below_functionalization():
             hides = settled(node, length, self._constants)

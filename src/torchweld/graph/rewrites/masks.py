@@ -18,9 +18,20 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.fx.node import map_aggregate
 
+from torchweld.graph.rewrites.elements import (
+    TRUE,
+    Choice,
+    Element,
+    Elements,
+    Truth,
+    UnknownError,
+    negated,
+    places_of,
+)
 from torchweld.graph.rewrites.node import RESHAPES, arg, new_node, tensor
 from torchweld.graph.schema import has_effect
 from torchweld.ir.graph import VAL
+from torchweld.ir.size_node import expr_of
 
 aten = torch.ops.aten
 
@@ -63,8 +74,39 @@ def settle_masks(graph: Graph) -> None:
 
 def settled(mask: Node, length: int, constants: Constants) -> str | None:
     """What a mask that no input decides hides, as `hidden` says; None for any other mask."""
+    if tensor(mask)._has_symbolic_sizes_strides:
+        return _hidden_at_any_size(mask, length)
     value = constants.value(mask)
     return None if value is None else hidden(value, length)
+
+
+def _hidden_at_any_size(mask: Node, length: int) -> str | None:
+    """`hidden`, of a mask that has another value for every size."""
+    x = tensor(mask)
+    place = places_of(x)
+    try:
+        shown = _shown_where(Elements().at(mask, place), x.dtype)
+    except UnknownError:
+        return None
+    if shown == TRUE:
+        return "nothing"
+    if x.dim() < 2 or any(expr_of(n) is not expr_of(length) for n in x.shape[-2:]):
+        return None
+    return "later" if shown == frozenset((place[-2] - place[-1],)) else None
+
+
+def _shown_where(element: Element, dtype: torch.dtype) -> Truth | None:
+    """Where a mask leaves scores as they are; None if it does not only hide them elsewhere."""
+    if isinstance(element, frozenset):
+        return element
+    if isinstance(element, float):
+        return TRUE if element == 0 else None
+    if not isinstance(element, Choice):
+        return None
+    low = HIDDEN.get(dtype, -math.inf)
+    if element.yes == 0 and element.no <= low:
+        return element.truth
+    return negated(element.truth) if element.no == 0 and element.yes <= low else None
 
 
 def hidden(mask: Tensor, length: int) -> str | None:
