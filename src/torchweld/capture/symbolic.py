@@ -20,7 +20,14 @@ from torch.fx import Graph, Node
 from torchweld.capture.by_data import DataSizes, Made
 from torchweld.capture.class_state import ClassAttr
 from torchweld.capture.late import LateNumber
-from torchweld.capture.values.base import Const, SizeValue, TensorValue, TupleValue, Value
+from torchweld.capture.values.base import (
+    Const,
+    SizeValue,
+    Slot,
+    TensorValue,
+    TupleValue,
+    Value,
+)
 from torchweld.ir.conditions import Ratio, equal
 from torchweld.ir.expr import (
     Expr,
@@ -257,6 +264,10 @@ class Sizes:
             return NotImplemented
         return fn(*(self.as_number(a) for a in given))
 
+    def is_open(self, x: Slot) -> bool:
+        """Whether a value is a number that only the data decides."""
+        return isinstance(x, SizeValue) and x.number.node.is_open()
+
     def call(self, fn: object, args: list[Value]) -> Value | None:
         """A call of a function of numbers; None if it is nothing of ours."""
         try:
@@ -265,6 +276,8 @@ class Sizes:
             return None
         if how is None:
             return None
+        if how in (min, max) and any(map(self.is_open, args)):
+            return None  # a number of its own, if the facts do not say which it is
         out = self.compute(how, args)
         if out is NotImplemented:
             return None
@@ -308,15 +321,22 @@ class Sizes:
                     s: Sym.make(r.name(param(r.source)), None, None)
                     for s, r in self.readings.items() if s in atoms(value)
                 }  # fmt: skip
-                shown.update((s, Sym.make(made(m), None, None))
-                             for s, m in self.data.found.items() if s in atoms(value))
+                for s, m in self.data.found.items():
+                    if s in atoms(value):
+                        name = made(m) if isinstance(m, Made) else (
+                            self._call_text(m.fn, m.args, param, bind, made))  # fmt: skip
+                        shown[s] = Sym.make(name, None, None)
                 return f"({substitute(value, shown).text()})"
             case Ratio():
                 return f"({self.text(value.num, param, bind, made)} / {value.den})"
             case Loose():
-                args = ", ".join(self.text(a, param, bind, made) for a in value.args)
-                return f"{bind(value.fn)}({args})"
+                return self._call_text(value.fn, value.args, param, bind, made)
         return repr(value)
+
+    def _call_text(self, fn: object, args: tuple[object, ...], param: Callable[[Source], str],
+                   bind: Callable[[object], str], made: Callable[[Made], str]) -> str:  # fmt: skip
+        inside = ", ".join(self.text(a, param, bind, made) for a in args)
+        return f"{bind(fn)}({inside})"
 
 
 # what is the same function of symbols
