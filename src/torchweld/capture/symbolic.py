@@ -58,7 +58,8 @@ class Varying:
     does every size of every input that is no parameter. allowed: False if no size may vary.
     integers: whether numbers may become sizes. attributes: of classes, that are assigned.
     by_data: whether sizes that only the data decides are captured; supposes: and whether more may
-    be supposed of them than is known.
+    be supposed of them than is known. lengths: of lists. unrolls: whether loops that run as often
+    as a number says that varies are unrolled for each.
     """
 
     numbers: frozenset[Source] = frozenset()
@@ -69,6 +70,8 @@ class Varying:
     attributes: frozenset[ClassAttr] = frozenset()
     by_data: bool = True
     supposes: bool = True
+    lengths: frozenset[Source] = frozenset()
+    unrolls: bool = True
 
 
 def is_varying(x: object) -> bool:
@@ -166,7 +169,7 @@ class Sizes:
     def form_of(self, x: torch.Tensor, source: Source) -> Form | None:
         """How a tensor from outside looks; None if nothing about it varies."""
         dims = self._dims(x, source)
-        if not dims:
+        if not dims and not any(self._steps_freely(x, source, d) for d in range(x.dim())):
             return None
         sizes = [self._size(x, source, d) if d in dims else as_expr(n)
                  for d, n in enumerate(x.shape)]  # fmt: skip
@@ -207,7 +210,10 @@ class Sizes:
         out: list[Expr] = [as_expr(n) for n in steps]
         running, own = as_expr(1), set[int]()
         for d in sorted(range(x.dim()), key=lambda d: (steps[d], x.shape[d], -d)):
-            if steps[d] == self.env.hint(running):
+            if self._steps_freely(x, source, d):
+                out[d] = self.symbol(source, "stride", d, int(steps[d]), None)
+                own.add(d)
+            elif steps[d] == self.env.hint(running):
                 out[d] = running
             elif (source, "stride", d) in self.varying.parts and steps[d] > 1:
                 out[d] = self.symbol(source, "stride", d, int(steps[d]))
@@ -219,6 +225,11 @@ class Sizes:
                 made = self.symbol(source, "stride", d, int(steps[d]), None)
                 self.env.decide(equal(made, e))
         return out
+
+    def _steps_freely(self, x: torch.Tensor, source: Source, d: int) -> bool:
+        """Whether a stride varies that no element is found by."""
+        return x.shape[d] == 1 and self.varying.allowed and (
+            (source, "stride", d) in self.varying.parts)  # fmt: skip
 
     def number(self, x: LateNumber) -> SizeValue | None:
         """A late number as a symbol; None if it is no integer."""

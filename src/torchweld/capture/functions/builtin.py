@@ -19,7 +19,7 @@ from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.functions.checks import extreme
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
-from torchweld.capture.numbers import item, whole_item
+from torchweld.capture.numbers import item, range_of, whole_item
 from torchweld.capture.object_ids import identity_of
 from torchweld.capture.ops import (
     BINARY,
@@ -471,6 +471,10 @@ def slice_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 def range_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if any(isinstance(a, TensorValue) for a in args):
         raise refuse("W102", "range() of a Tensor", cap.loc())
+    varying = range_of(args)
+    if varying is not None:
+        cap.deliver(varying, cont)
+        return
     try:
         cap.deliver(real_call(range, *(constant(a) for a in args)), cont)
     except NotConstant:

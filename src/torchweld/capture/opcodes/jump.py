@@ -36,6 +36,8 @@ def _chosen(cap: Capture, f: VFrame, i: Instr, wanted: bool) -> bool:
     test, code = f.stack[-1], f.code.instrs
     assert i.target is not None
     first, behind = code[f.ip], code[i.target - 1]
+    near: Value | None
+    far: Value | None
     both = test.cls() is int and len(f.stack) > 1 and f.stack[-2] is test
     if first.op == "POP_TOP" and i.target == f.ip + 2 and both:  # `and`, `or`
         other = _loaded(f, behind)
