@@ -173,7 +173,7 @@ def test_any_process_explains_itself_at_its_end(tmp_path):
 def chosen(x, mask):
     y = x[mask]
     n = mask.sum().item()
-    torch._check(n >= 0)
+    torch._check(n >= 1)
     return y + x[:n]
 
 
@@ -197,7 +197,7 @@ def test_what_is_checked_and_supposed_of_sizes_is_said_in_words():
     first = chosen.__code__.co_firstlineno
     item, nonzero = (f"test_explain.py:{first + k}" for k in (2, 1))
     text = found.text(guards=False)
-    assert f"0 <= item ({item})  for {__file__}:{first + 3}: torch._check(n >= 0)" in text
+    assert f"1 <= item ({item})  for {__file__}:{first + 3}: torch._check(n >= 1)" in text
     assert f"item ({item}) == size of nonzero ({nonzero})  for {__file__}:{first + 4}" in text
 
 

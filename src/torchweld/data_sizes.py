@@ -10,12 +10,14 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from torchweld.frame.decode import decode
 from torchweld.ir.region import Resume
 from torchweld.ir.source import Item, Local, Source
 from torchweld.sites import Site
 
 CODES = ("W102", "W105")  # of breaks at such a step
 _MANY = 16  # of numbers in a list, so many are looked at
+_NO_DIM = 99
 _FLAT = (int, float)
 
 State = tuple[object, ...]
@@ -35,6 +37,9 @@ def expect(site: Site, names: Sequence[str], resume: Resume, before: Sequence[St
             _note(site, (_source(names, before[:frame], i), kind, dim))
     if resume.by_data and level == len(resume.frames) - 1:
         own, dim = before[level], _mask_dim(before[level])
+        last = resume.frames[-1]
+        if decode(last.code).instrs[last.index].op == "FOR_ITER":
+            dim = _NO_DIM  # of what a loop gives, numbers vary
         for i, x in enumerate(after):
             if i >= len(own) or own[i] is not x:
                 for part in _parts(x, _source(names, before[:-1], i), dim):
@@ -44,6 +49,8 @@ def expect(site: Site, names: Sequence[str], resume: Resume, before: Sequence[St
 def _note(site: Site, part: Part) -> None:
     if part[1] == "number":
         site.late.add(part[0])
+    elif part[1] == "length":
+        site.lengths.add(part[0])
     else:
         site.parts.add(part)
 
@@ -67,6 +74,7 @@ def _parts(x: object, source: Source, dim: int) -> Iterator[Part]:
         yield from ((source, "stride", d) for d in range(dim))
     elif type(x) in (list, tuple):
         assert isinstance(x, list | tuple)
+        yield source, "length", 0
         for k, item in enumerate(x[:_MANY]):
             yield from _parts(item, Item.make(source, k, True), dim)
 

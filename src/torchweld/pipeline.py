@@ -32,7 +32,12 @@ from torchweld.base.errors import (
     WeldError,
 )
 from torchweld.base.loc import NOWHERE, Loc
-from torchweld.capture.late_inputs import number_places, numbers_as_tensors, with_tensors
+from torchweld.capture.late_inputs import (
+    number_places,
+    numbers_as_tensors,
+    settle_numbers,
+    with_tensors,
+)
 from torchweld.capture.modes import ambient, restoring
 from torchweld.capture.session import Compiling
 from torchweld.graph.autograd import (
@@ -473,6 +478,7 @@ def through_aten(gm: GraphModule, why: Refusal) -> Compiled:
 
 def weld_backend(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """The default backend."""
+    settle_numbers(gm)
     if any(BY_DATA in n.meta for n in gm.graph.nodes):
         compiled = _compile_in_steps(gm)
     else:

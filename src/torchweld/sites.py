@@ -26,6 +26,8 @@ from torchweld.ir.region import Region
 from torchweld.ir.source import Source
 from torchweld.pipeline import Backend, Compiled, eager_backend, weld_backend
 
+# so many numbers of rounds a loop is unrolled for
+_UNROLLED = 2
 _OWN = (weld_backend, eager_backend)  # which know of sizes that only the data decides
 
 
@@ -59,8 +61,8 @@ class Made:
 class Site:
     """What is known of one function that is compiled, besides its entries.
 
-    late: sources of numbers that changed. parts: of sizes and strides of tensors.
-    attributes: of classes, that are assigned. inner: of the
+    late: sources of numbers that changed. lengths: of lists. parts: of sizes and strides of
+    tensors. attributes: of classes, that are assigned. inner: of the
     functions that it calls when it runs eagerly, by the id of their code; these have a `code`, and
     a `root`: the one that calls them, directly or not. entries: what was made, in order.
     warm: it was called before. spent: its limit was reached. changes: how often a capture was in
@@ -73,6 +75,7 @@ class Site:
 
     options: Options
     late: set[Source] = field(default_factory=set)
+    lengths: set[Source] = field(default_factory=set)
     parts: set[tuple[Source, str, int]] = field(default_factory=set)
     attributes: set[ClassAttr] = field(default_factory=set)
     inner: dict[int, Site] = field(default_factory=dict)
@@ -96,12 +99,16 @@ class Site:
         dynamic = self.options.dynamic
         learns = dynamic is not False and config.current().dynamic
         by_data = self.by_data and self.options.backend in _OWN
+        unrolls = self.options.fullgraph or len(self.entries) < _UNROLLED
         return Varying(frozenset(self.late), frozenset(self.parts if learns else ()),
                        dynamic is True, dynamic is not False, learns,
-                       frozenset(self.attributes), by_data, self.supposes)  # fmt: skip
+                       frozenset(self.attributes), by_data, self.supposes,
+                       frozenset(() if unrolls and not self.owner else self.lengths),
+                       unrolls)  # fmt: skip
 
     def clear(self) -> None:
         self.late.clear()
+        self.lengths.clear()
         self.parts.clear()
         self.attributes.clear()
         self.inner.clear()

@@ -28,6 +28,8 @@ def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> Non
                 site.parts.update(changed_parts(guard, args))
             if isinstance(guard.expected, ClassState):
                 site.attributes.update(guard.expected.changed())
+            if guard.kind == "length":
+                _learn_length(site, guard, args)
             if guard.kind != "equal" or type(guard.expected) not in (int, float):
                 continue
             assert guard.source is not None
@@ -37,6 +39,16 @@ def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> Non
                 continue  # the source is gone, which is another guard's business
             if type(now) is type(guard.expected) and now != guard.expected:
                 site.late.add(guard.source)
+
+
+def _learn_length(site: Site, guard: Guard, args: tuple[object, ...]) -> None:
+    assert guard.source is not None
+    try:
+        now = load(guard.source, args)
+    except Exception:
+        return
+    if type(now) is list and len(now) != guard.expected:
+        site.lengths.add(guard.source)
 
 
 def changed_parts(guard: Guard, args: tuple[object, ...]) -> Iterator[tuple[Source, str, int]]:

@@ -178,7 +178,7 @@ def test_decayed_weights():
 
 # ------------------------------------------------------------------------- fixed values
 FIXED = {
-    "index": lambda x, n: x[n],
+    "index": lambda x, n: [x, x + 1, x * 2, x - 1][n] + 1,
     "loop": lambda x, n: sum([x * i for i in range(n)], x + 1),
     "text": lambda x, n: (x + 1, f"{n}"),
     "key": lambda x, n: x + {0: 1, 1: 5, 2: 6, 3: 7}[n],

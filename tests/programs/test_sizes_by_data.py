@@ -80,6 +80,38 @@ def made(x, mask):
     return torch.zeros(n, 3) + 1, torch.arange(n) * 2, x * n
 
 
+def masked_mean(x, mask):
+    return (x * mask[:, None] @ WEIGHT).sum(0) / max(mask.sum().item(), 1)
+
+
+def limited(x, mask):
+    n = mask.sum().item()
+    k, least = min(n, x.shape[0] // 2), max(n, 1)
+    return x.topk(least, 0)[0] * 2, x[:k] + 1, torch.zeros(least, 2) + k, least
+
+
+def conditional(x, mask):
+    n = mask.sum().item()
+    k = n if n > 2 else 2
+    j = 1 if n == 0 else n
+    i = n and 3
+    return x[:n] * k + (n or 1), x.sum() / j, k, i
+
+
+def of_several(x, mask):
+    a, b, c = torch.stack([mask.sum(), (~mask).sum(), mask[:2].sum()]).tolist()
+    longest = max([a, b, c])
+    return x.new_ones(longest + 1, 2) * 2, x - min(a, b, c), longest
+
+
+def padded(x, mask):
+    n = mask.sum().item()
+    whole = -(-n // 4) * 4
+    out = x.new_zeros(whole, COLUMNS)
+    out[:n] = x[:n] * 2
+    return out, F.pad(x[mask], (0, 0, 0, (n + 3) // 4 * 4 - n)) + 1
+
+
 PROGRAMS = {
     "sum": lambda x, m: (x[m].sum(), x[m].shape[0]),
     "columns": lambda x, m: (x.t()[:, m] * 2 + 1).cos(),
@@ -110,6 +142,8 @@ PROGRAMS = {
     "embedding": lambda x, m: F.embedding(torch.arange(ROWS)[m], WEIGHT) * 2,
     "experts": experts, "packed": packed, "suppressed": suppressed, "written to": written_to,
     "topk": chosen, "split": split, "modes": in_modes, "made": made,
+    "masked mean": masked_mean, "limited": limited, "conditional": conditional,
+    "of several": of_several, "padded": padded,
 }  # fmt: skip
 # what eager does not do for nothing: an error is an error
 FAILS = {"extremes": (0,)}
@@ -146,7 +180,7 @@ def _same_error(compiled, args, expected):
 
 @pytest.mark.parametrize("name", [
     "loss", "products", "experts", "written to", "two masks", "repeat_interleave", "modes", "mean",
-    "views", "elements",
+    "views", "elements", "masked mean", "padded",
 ])  # fmt: skip
 def test_gradients_go_through_what_the_data_chooses(name):
     fn = PROGRAMS[name]

@@ -8,7 +8,7 @@ answer; the graph asks when it runs, and the frame runs eagerly where it has ano
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +52,24 @@ class Made:
         return cause if self.node is not None else f"size of {cause}"
 
 
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Where a symbol is found that is fn(*args) of numbers, others among them: `node` in the graph.
+
+    args: expressions and ints.
+    """
+
+    node: Node
+    fn: Callable[..., int]
+    args: tuple[object, ...]
+
+    def read(self, graph: Graph, value: Any) -> Node:
+        return self.node
+
+    def text(self) -> str:
+        return cause_of(self.node).brief()
+
+
 class DataSizes:
     """The symbols of one capture. found: where each is. supposed: what operators relied on.
 
@@ -61,7 +79,7 @@ class DataSizes:
     def __init__(self, env: SizeEnv, supposes: bool) -> None:
         self.env = env
         self.maker = SizeMaker(env)
-        self.found: dict[Expr, Made] = {}
+        self.found: dict[Expr, Made | Computed] = {}
         self.supposed: list[tuple[Relation, Loc]] = []
         self.checks = 0
         # what a mask chooses, by the id of its fake and its version

@@ -22,11 +22,11 @@ from torch.fx import Graph, Node
 from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
 from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
-from torchweld.capture.by_data import Made
+from torchweld.capture.by_data import Computed, Made
 from torchweld.capture.fake_copies import FakeMaker
 from torchweld.capture.late import LateNumber, LateNumbers, takes_late, takes_number_only
 from torchweld.capture.state import Stuck, refuse
-from torchweld.capture.symbolic import Form, Sizes, number_value
+from torchweld.capture.symbolic import Form, Sizes, is_varying, number_value
 from torchweld.capture.values.base import (
     CellValue,
     Const,
@@ -48,11 +48,12 @@ from torchweld.capture.values.unread import UnreadTensor
 from torchweld.capture.watchful import WatchfulMode
 from torchweld.ir.expr import Expr
 from torchweld.ir.fake import FakeMode, decomposing, whole
-from torchweld.ir.graph import BY_DATA, DRAWS, LOC, VAL, WRITES
+from torchweld.ir.graph import BY_DATA, DRAWS, LOC, VAL, WRITES, call_node
 from torchweld.ir.hooks import SavedHooks
 from torchweld.ir.nested import memories_in, memory_of, tensors_in
 from torchweld.ir.raising import is_risky
-from torchweld.ir.size_node import node_of
+from torchweld.ir.size_makers import counted_mask
+from torchweld.ir.size_node import expr_of, hint_of, node_of
 from torchweld.ir.size_node import symbolic as symbolic_number
 from torchweld.ir.sizes import UnknownSizeError
 from torchweld.ir.source import Source
@@ -272,13 +273,28 @@ class GraphBuilder:
     def whole_number(self, x: TensorValue, at: Loc) -> Value:
         """The integer that a tensor holds, which only the data decides."""
         data = self.sizes.data
-        symbol = data.maker.number()
+        symbol = data.maker.number(counted_mask(self.node_of(x)))
         node = self.graph.call_method("item", (self.node_of(x),))
         node.meta[VAL], node.meta[LOC] = symbolic_number(self.sizes.env, symbol), at
         node.meta[BY_DATA] = True
         self.n_calls += 1
         data.found[symbol] = Made(x, node=node)
         self.on_data()
+        return number_value(node.meta[VAL])
+
+    def computed(self, fn: Callable[..., int], args: list[Value], lo: int | None, at: Loc) -> Value:
+        """fn(*args) of integers that only the data decides, as a number of which only is known that
+        it is at least `lo`."""
+        env, data = self.sizes.env, self.sizes.data
+        numbers = [self.sizes.as_number(a) if is_varying(a) else constant(a) for a in args]
+        symbol = env.unknown(int(fn(*map(hint_of, numbers))), lo)
+        data.maker.made.append(symbol)
+        given = tuple(self.size(a) if isinstance(a, SizeValue) else n
+                      for a, n in zip(args, numbers, strict=True))  # fmt: skip
+        node = call_node(self.graph, fn, given, {})
+        node.meta.update({VAL: symbolic_number(env, symbol), LOC: at, BY_DATA: True})
+        inside = tuple(expr_of(n) if node_of(n) is not None else n for n in numbers)
+        data.found[symbol] = Computed(node, fn, inside)
         return number_value(node.meta[VAL])
 
     def whole_numbers(self, x: TensorValue, shape: list[int], at: Loc) -> Value:

@@ -18,6 +18,7 @@ from torchweld.capture.arrays.operators import array_item, array_iterator, array
 from torchweld.capture.attrs import from_python, mro_lookup
 from torchweld.capture.instances import VarsValue
 from torchweld.capture.kernels import is_kernel, kernel_with_grid
+from torchweld.capture.numbers import apart, range_iterator, runs_apart
 from torchweld.capture.ops import (
     changed,
     filed_key,
@@ -50,6 +51,7 @@ from torchweld.capture.values.base import (
     constant,
     is_constant,
 )
+from torchweld.capture.values.number import RangeValue
 from torchweld.capture.values.owned import OwnedValue, ProxyValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import complete, need_frozen, read_key, set_order
@@ -332,6 +334,8 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
     match x:
         case IteratorValue():
             return x
+        case GrowingList() if x.open is not None and x.source in cap.sizes.varying.lengths:
+            return apart(cap, x, type(iter([])), lambda: sequence_iterator(cap, x))
         case ListValue() | TupleValue():
             return sequence_iterator(cap, x)
         case DictValue():
@@ -344,12 +348,14 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
             return array_iterator(cap, x)
         case OwnedValue():
             return owned_iterator(cap, x)
+        case RangeValue():
+            return range_iterator(cap, x)
         case TensorValue():
             if x.fake.ndim == 0:
                 raise raised(TypeError, "iteration over a 0-d tensor")
-            parts = cap.builder.call("call_method", "unbind", [x, Const(0)], {}, cap.loc())
-            assert isinstance(parts, TupleValue)
-            return sequence_iterator(cap, parts)
+            if runs_apart(cap, x.fake.shape[0]):
+                return apart(cap, x, type(iter(())), lambda: _rows(cap, x))
+            return _rows(cap, x)
         case Const() if isinstance(x.obj, str | bytes | range | frozenset):
             real = iter(x.obj)
             again = None if isinstance(x.obj, frozenset) else lambda r: _copy_of(r, real)
@@ -361,6 +367,12 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
             keys = iter(list(x.obj))
             return IteratorValue(lambda: _const_or_end(keys), type(iter({})))
     return None
+
+
+def _rows(cap: Capture, x: TensorValue) -> IteratorValue:
+    parts = cap.builder.call("call_method", "unbind", [x, Const(0)], {}, cap.loc())
+    assert isinstance(parts, TupleValue)
+    return sequence_iterator(cap, parts)
 
 
 def iterable(cap: Capture, x: Value) -> bool:

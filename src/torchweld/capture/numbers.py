@@ -22,13 +22,21 @@ from torchweld.capture.fx_build import unknown
 from torchweld.capture.late import LEAF, Decided, LateNumber, evaluated
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.symbolic import is_owned
-from torchweld.capture.values.base import Const, Slot, TensorValue, Value, constant
-from torchweld.capture.values.number import SAMPLE, GraphNumber
+from torchweld.capture.symbolic import is_owned, is_varying, number_value
+from torchweld.capture.values.base import (
+    Const,
+    IteratorValue,
+    Slot,
+    TensorValue,
+    Value,
+    constant,
+)
+from torchweld.capture.values.number import SAMPLE, GraphNumber, RangeValue
+from torchweld.capture.values.sequences import GrowingList
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.nested import memory_of
 from torchweld.ir.size_makers import holds_number
-from torchweld.ir.size_node import plain
+from torchweld.ir.size_node import node_of, plain
 from torchweld.ir.source import Source
 
 _INFIX: dict[str, Callable[..., float]] = {
@@ -63,6 +71,119 @@ def whole_item(cap: Capture, args: list[Value], kwargs: dict[str, Value],
     if len(args) > 1 or kwargs or not (isinstance(x, TensorValue) and holds_number(x.fake)):
         raise refuse("W102", "int() of a Tensor", cap.loc())
     item(cap, args, kwargs, cont)
+
+
+# ------------------------------------------------------------------------ loops
+def range_of(args: list[Value]) -> RangeValue | None:
+    """range() of integers some of which vary; None if it is another call."""
+    given = [x for x in args if isinstance(x, Const)]
+    if len(given) != len(args) or not 1 <= len(args) <= 3 or not any(map(is_varying, given)) or (
+            any(x.cls() is not int for x in given)):  # fmt: skip
+        return None
+    if len(given) == 1:
+        return RangeValue((Const(0), given[0], Const(1)))
+    return RangeValue((given[0], given[1], given[2] if len(given) == 3 else Const(1)))
+
+
+RUNS_APART = "how often this loop runs differs from call to call"
+
+
+def runs_apart(cap: Capture, n: Any) -> bool:
+    """Whether a loop that runs so often is not unrolled: its body is compiled on its own.
+
+    That is so where only the data decides how often, and from the third number on otherwise.
+    """
+    number = node_of(n)
+    return number is not None and cap.builder.graph is cap.builder.root and (
+        not number.is_constant() and (number.is_open() or not cap.sizes.varying.unrolls))
+
+
+def apart(cap: Capture, x: Value, kind: type,
+          unrolled: Callable[[], IteratorValue]) -> IteratorValue:  # fmt: skip
+    """The iterator of such a loop: each step is Python's, and what it gives varies.
+
+    unrolled: for a comprehension, whose list is as long as the loop: behind it everything would be
+    compiled for each number anyway.
+    """
+
+    def step() -> Value | None:
+        if not _collects(cap):
+            raise refuse("W102", RUNS_APART, cap.loc())
+        inner = unrolled()
+        it.step, it.remake = inner.step, inner.remake
+        return it.step()
+
+    it = IteratorValue(step, kind, lambda r: _apart_text(r, x))
+    return it
+
+
+def _collects(cap: Capture) -> bool:
+    """Whether the loop at which the capture is makes a list, set or dict of all that it gives."""
+    code, at = cap.top.code.instrs, cap.top.ip
+    end = code[at - 1].target
+    return code[at - 1].op == "FOR_ITER" and end is not None and any(
+        i.op in ("LIST_APPEND", "SET_ADD", "MAP_ADD") for i in code[at:end])  # fmt: skip
+
+
+def _apart_text(r: Any, x: Value) -> str:
+    name: str = r.assign(f"{r.bind_const(map)}({r.bind_const(itself)}, {r.expr(x)})")
+    return name
+
+
+def iterable_text(r: Any, x: Value) -> str:
+    """What a residual program hands to an iterator that goes through `x`."""
+    cap = r.cap
+    if isinstance(x, TensorValue) and x.fake.dim() and runs_apart(cap, x.fake.shape[0]):
+        return _apart_text(r, x)
+    if isinstance(x, GrowingList) and x.open is not None and (
+            x.source in cap.sizes.varying.lengths):  # fmt: skip
+        return _apart_text(r, x)
+    if isinstance(x, RangeValue) and not is_varying(x.parts[2]) and x.parts[2].obj != 0 and (
+            runs_apart(cap, _count(cap, x))):  # fmt: skip
+        return _apart_text(r, x)
+    text: str = r.expr(x)
+    return text
+
+
+def _count(cap: Capture, x: RangeValue) -> Any:
+    """How many numbers are in a range whose step is known."""
+    a, b, by = (cap.sizes.as_number(p) for p in x.parts)
+    return (b - a + by - 1) // by if by > 0 else (a - b - by - 1) // -by
+
+
+def itself(x: object) -> object:
+    """What the iterators of such loops apply, by which they are known."""
+    return x
+
+
+def range_iterator(cap: Capture, x: RangeValue) -> IteratorValue | None:
+    """The iterator of a range; only how often it steps is fixed. None: all of it is."""
+    step = x.parts[2]
+    if is_varying(step) or step.obj == 0:
+        return None
+    a, by, count = *map(cap.sizes.as_number, (x.parts[0], step)), _count(cap, x)
+    if runs_apart(cap, count):
+        return apart(cap, x, type(iter(range(0))), lambda: _unrolled(x, a, by, count))
+    return _unrolled(x, a, by, count)
+
+
+def _unrolled(x: RangeValue, a: Any, by: int, count: Any) -> IteratorValue:
+    """count: is fixed."""
+    n, at = max(0, int(count)), 0
+
+    def forward() -> Value | None:
+        nonlocal at
+        if at >= n:
+            return None
+        at += 1
+        return number_value(a + (at - 1) * by)
+
+    def remake(r: Any) -> str:
+        rest = RangeValue((number_value(a + at * by), *x.parts[1:]))
+        name: str = r.assign(f"{r.bind_const(iter)}({r.expr(rest)})")
+        return name
+
+    return IteratorValue(forward, type(iter(range(0))), remake)
 
 
 _LONGEST = 256  # list of numbers that the data decides

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchweld.capture.items import plain_iterator, sequence_iterator
+from torchweld.capture.numbers import RUNS_APART, itself
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Raised, raised, refuse
 from torchweld.capture.suspend import stops_of
@@ -64,6 +65,8 @@ def _step_of(cap: Capture, obj: Any, source: Source) -> Step:
         return _count(cap, obj, source)
     make = _STEPS.get(type(obj))
     if make is None:
+        if type(obj) is map and obj.__reduce__()[1][0] is itself:
+            raise refuse("W102", RUNS_APART, cap.loc())
         raise refuse("W107", f"an iterator of type {type(obj).__name__} that has begun", cap.loc())
     reduced = Reduced.make(source)
     state = obj.__reduce__()

@@ -34,7 +34,7 @@ from torchweld.capture.values.base import (
     Slot,
     TensorValue,
 )
-from torchweld.capture.values.number import GraphNumber
+from torchweld.capture.values.number import GraphNumber, RangeValue
 from torchweld.capture.values.unread import UnreadTensor
 from torchweld.ir.conditions import Junction, Relation
 from torchweld.ir.region import Finish
@@ -77,6 +77,8 @@ class Residual:
                 return self.tensor(slot)
             case LateNumber() if not slot.fixed:
                 return self.late(slot)
+            case RangeValue():
+                return f"{self.bind_const(range)}({', '.join(map(self.expr, slot.parts))})"
             case GraphNumber():
                 return number_text(self.cap, slot, self)
             case SizeValue():

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchweld.base.errors import GraphBreak
 from torchweld.capture import polyfills
+from torchweld.capture.numbers import iterable_text
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Stuck, VFrame, refuse
 from torchweld.capture.values.base import Const, GeneratorValue, TupleValue, Value
@@ -34,7 +35,8 @@ def generator(r: Any, x: GeneratorValue) -> str:
 def _enumerate(r: Any, frame: VFrame, started: bool) -> str:
     kind = r.bind_const(enumerate)
     if not started:
-        return f"{kind}({r.expr(frame.locals['iterable'])}, {r.expr(frame.locals['start'])})"
+        given = iterable_text(r, frame.locals["iterable"])
+        return f"{kind}({given}, {r.expr(frame.locals['start'])})"
     count = frame.locals["n"]
     assert isinstance(count, Const)
     return f"{kind}({r.expr(frame.stack[0])}, {r.const(Const(count.obj + 1))})"  # type: ignore[operator]
@@ -44,6 +46,9 @@ def _zip(r: Any, frame: VFrame, started: bool) -> str:
     strict = frame.locals["strict"]
     flag = ", strict=True" if isinstance(strict, Const) and strict.obj else ""
     its = frame.locals["iterators" if "iterators" in frame.locals else "iterables"]
+    if not started and isinstance(its, TupleValue):
+        given = ", ".join(iterable_text(r, r.cap.force(x)) for x in its.items)
+        return f"{r.bind_const(zip)}({given}{flag})"
     return f"{r.bind_const(zip)}(*{r.expr(its)}{flag})"
 
 

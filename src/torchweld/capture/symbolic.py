@@ -20,7 +20,14 @@ from torch.fx import Graph, Node
 from torchweld.capture.by_data import DataSizes, Made
 from torchweld.capture.class_state import ClassAttr
 from torchweld.capture.late import LateNumber
-from torchweld.capture.values.base import Const, SizeValue, TensorValue, TupleValue, Value
+from torchweld.capture.values.base import (
+    Const,
+    SizeValue,
+    Slot,
+    TensorValue,
+    TupleValue,
+    Value,
+)
 from torchweld.ir.conditions import Ratio, equal
 from torchweld.ir.expr import (
     Expr,
@@ -51,7 +58,8 @@ class Varying:
     does every size of every input that is no parameter. allowed: False if no size may vary.
     integers: whether numbers may become sizes. attributes: of classes, that are assigned.
     by_data: whether sizes that only the data decides are captured; supposes: and whether more may
-    be supposed of them than is known.
+    be supposed of them than is known. lengths: of lists. unrolls: whether loops that run as often
+    as a number says that varies are unrolled for each.
     """
 
     numbers: frozenset[Source] = frozenset()
@@ -62,6 +70,8 @@ class Varying:
     attributes: frozenset[ClassAttr] = frozenset()
     by_data: bool = True
     supposes: bool = True
+    lengths: frozenset[Source] = frozenset()
+    unrolls: bool = True
 
 
 def is_varying(x: object) -> bool:
@@ -159,7 +169,7 @@ class Sizes:
     def form_of(self, x: torch.Tensor, source: Source) -> Form | None:
         """How a tensor from outside looks; None if nothing about it varies."""
         dims = self._dims(x, source)
-        if not dims:
+        if not dims and not any(self._steps_freely(x, source, d) for d in range(x.dim())):
             return None
         sizes = [self._size(x, source, d) if d in dims else as_expr(n)
                  for d, n in enumerate(x.shape)]  # fmt: skip
@@ -200,7 +210,10 @@ class Sizes:
         out: list[Expr] = [as_expr(n) for n in steps]
         running, own = as_expr(1), set[int]()
         for d in sorted(range(x.dim()), key=lambda d: (steps[d], x.shape[d], -d)):
-            if steps[d] == self.env.hint(running):
+            if self._steps_freely(x, source, d):
+                out[d] = self.symbol(source, "stride", d, int(steps[d]), None)
+                own.add(d)
+            elif steps[d] == self.env.hint(running):
                 out[d] = running
             elif (source, "stride", d) in self.varying.parts and steps[d] > 1:
                 out[d] = self.symbol(source, "stride", d, int(steps[d]))
@@ -212,6 +225,11 @@ class Sizes:
                 made = self.symbol(source, "stride", d, int(steps[d]), None)
                 self.env.decide(equal(made, e))
         return out
+
+    def _steps_freely(self, x: torch.Tensor, source: Source, d: int) -> bool:
+        """Whether a stride varies that no element is found by."""
+        return x.shape[d] == 1 and self.varying.allowed and (
+            (source, "stride", d) in self.varying.parts)  # fmt: skip
 
     def number(self, x: LateNumber) -> SizeValue | None:
         """A late number as a symbol; None if it is no integer."""
@@ -257,6 +275,10 @@ class Sizes:
             return NotImplemented
         return fn(*(self.as_number(a) for a in given))
 
+    def is_open(self, x: Slot) -> bool:
+        """Whether a value is a number that only the data decides."""
+        return isinstance(x, SizeValue) and x.number.node.is_open()
+
     def call(self, fn: object, args: list[Value]) -> Value | None:
         """A call of a function of numbers; None if it is nothing of ours."""
         try:
@@ -265,6 +287,8 @@ class Sizes:
             return None
         if how is None:
             return None
+        if how in (min, max) and any(map(self.is_open, args)):
+            return None  # a number of its own, if the facts do not say which it is
         out = self.compute(how, args)
         if out is NotImplemented:
             return None
@@ -308,15 +332,22 @@ class Sizes:
                     s: Sym.make(r.name(param(r.source)), None, None)
                     for s, r in self.readings.items() if s in atoms(value)
                 }  # fmt: skip
-                shown.update((s, Sym.make(made(m), None, None))
-                             for s, m in self.data.found.items() if s in atoms(value))
+                for s, m in self.data.found.items():
+                    if s in atoms(value):
+                        name = made(m) if isinstance(m, Made) else (
+                            self._call_text(m.fn, m.args, param, bind, made))  # fmt: skip
+                        shown[s] = Sym.make(name, None, None)
                 return f"({substitute(value, shown).text()})"
             case Ratio():
                 return f"({self.text(value.num, param, bind, made)} / {value.den})"
             case Loose():
-                args = ", ".join(self.text(a, param, bind, made) for a in value.args)
-                return f"{bind(value.fn)}({args})"
+                return self._call_text(value.fn, value.args, param, bind, made)
         return repr(value)
+
+    def _call_text(self, fn: object, args: tuple[object, ...], param: Callable[[Source], str],
+                   bind: Callable[[object], str], made: Callable[[Made], str]) -> str:  # fmt: skip
+        inside = ", ".join(self.text(a, param, bind, made) for a in args)
+        return f"{bind(fn)}({inside})"
 
 
 # what is the same function of symbols

@@ -12,6 +12,7 @@ from torchweld.base.errors import GraphBreak
 from torchweld.capture.attrs import from_python, mro_lookup, watch_method
 from torchweld.capture.grads import grad_of
 from torchweld.capture.instances import MISSING
+from torchweld.capture.late import LateNumber
 from torchweld.capture.numbers import item, tolist, whole_item
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
@@ -22,6 +23,8 @@ from torchweld.capture.values.base import (
     ListValue,
     NotConstant,
     SizeValue,
+    SliceValue,
+    Slot,
     TensorValue,
     TupleValue,
     Value,
@@ -208,13 +211,62 @@ def tensor_getitem(cap: Capture, obj: TensorValue, key: Value, cont: Cont | None
             out = cap.builder.call("call_function", index, [obj, ListValue(found)], {}, cap.loc())
             cap.deliver(out, cont)
             return
-    at = places_of_masks(cap, cap.unwrap(key))
-    if isinstance(at, SizeValue) and at.cls() is int and obj.fake.dim() and (
-            at.number.node.is_open()):  # fmt: skip
-        args: list[Value] = [obj, Const(0), at]
-        cap.deliver(cap.builder.call("call_method", "select", args, {}, cap.loc()), cont)
+    obj, at = _selected(cap, obj, places_of_masks(cap, cap.unwrap(key)))
+    if at is _NOTHING:
+        cap.deliver(obj, cont)
         return
     tensor_binary(cap, operator.getitem, obj, at, cont)
+
+
+_NOTHING = TupleValue([])
+
+
+def _selected(cap: Capture, obj: TensorValue, key: Value) -> tuple[TensorValue, Value]:
+    """A tensor at the numbers in a key that vary, and the rest of the key: torch would fix them."""
+    parts = key.items if isinstance(key, TupleValue) and key.cls() is tuple else [key]
+    wanted = [_varying_place(cap, p) for p in parts]
+    if not any(wanted) or not all(map(_is_plain_index, parts)) or cap.builder.bodies:
+        return obj, key
+    taken = sum(not _is_none(p) and not _is_ellipsis(p) for p in parts)
+    if taken > obj.fake.dim() or sum(map(_is_ellipsis, parts)) > 1:
+        return obj, key  # which raises
+    dim, left = 0, list[Slot]()
+    for i, (part, place) in enumerate(zip(parts, wanted, strict=True)):
+        if place is not None:
+            args: list[Value] = [obj, Const(dim), place]
+            made = cap.builder.call("call_method", "select", args, {}, cap.loc())
+            assert isinstance(made, TensorValue)
+            obj = made
+            continue
+        left.append(part)
+        if _is_ellipsis(part):
+            dim = obj.fake.dim() - sum(
+                not _is_none(p) for p in parts[i + 1 :])  # fmt: skip
+        else:
+            dim += not _is_none(part)
+    return obj, TupleValue(left) if left else _NOTHING
+
+
+def _varying_place(cap: Capture, x: Slot) -> SizeValue | None:
+    """A number that varies, as a size."""
+    if isinstance(x, LateNumber) and not x.fixed and x.cls() is int:
+        return cap.sizes.number(x)
+    return x if isinstance(x, SizeValue) and x.cls() is int else None
+
+
+def _is_plain_index(x: Slot) -> bool:
+    if isinstance(x, SliceValue):
+        return True
+    return isinstance(x, Const) and (
+        x.cls() in (int, slice, types.NoneType, types.EllipsisType))  # fmt: skip
+
+
+def _is_none(x: Slot) -> bool:
+    return isinstance(x, Const) and x.cls() is types.NoneType
+
+
+def _is_ellipsis(x: Slot) -> bool:
+    return isinstance(x, Const) and x.cls() is types.EllipsisType
 
 
 def _places_in(cap: Capture, obj: TensorValue, key: Value) -> list[Any] | None:
@@ -238,6 +290,8 @@ def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> 
         at = cap.unwrap(key)
         if isinstance(value, TensorValue) and value.fake.dim():
             at = places_of_masks(cap, at)
+        obj, at = _selected(cap, obj, at)
+        at = Const(Ellipsis) if at is _NOTHING else at
         cap.builder.call("call_function", operator.setitem, [obj, at, value], {}, cap.loc())
     except NotConstant:
         raise refuse("W103", "assignment to an item of a Tensor", cap.loc()) from None

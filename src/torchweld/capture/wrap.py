@@ -179,7 +179,7 @@ def _lost_history(view: torch.Tensor) -> bool:
 
 def _list(cap: Capture, obj: list[object], source: Source) -> Value:
     cap.guard("type", source, list)
-    if cap.is_rest and _is_handed_over(source):
+    if (cap.is_rest and _is_handed_over(source)) or source in cap.sizes.varying.lengths:
         return GrowingList(lambda: _items_of(cap, obj, source), source, obj)
     return ListValue(_items_of(cap, obj, source), source, obj)
 

@@ -200,6 +200,11 @@ def check(message: str, *parts: tuple[str, int]) -> None:
         raise RuntimeError(message)
 
 
+def choose(op: str, difference: int, then: int, otherwise: int) -> int:
+    """`then` where `difference op 0`, else `otherwise`."""
+    return then if _holds_now(op, difference) else otherwise
+
+
 def _holds_now(op: str, difference: int) -> bool:
     if op == "<=":
         return difference <= 0

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from torchweld.ir.conditions import at_most, less
 from torchweld.ir.expr import Expr, Int, Sym
+from torchweld.ir.graph import VAL
 from torchweld.ir.size_node import expr_of, node_of, symbolic
 from torchweld.ir.sizes import SizeEnv
 
@@ -45,8 +47,10 @@ class SizeMaker:
                 self._kept.append(keeps)
         return symbolic(self.env, symbol)
 
-    def number(self) -> Sym:
-        """An integer that a tensor holds."""
+    def number(self, counted: Tensor | None = None) -> Sym:
+        """An integer that a tensor holds. counted: the mask whose elements it is the number of."""
+        if counted is not None:
+            return self._new(math.prod(counted.shape), 0)
         made = self.env.unknown(_NUMBER, None)
         self.made.append(made)
         return made
@@ -178,6 +182,20 @@ def _bincount(maker: SizeMaker, x: Tensor, weights: Tensor | None = None,
     if weights is not None:
         dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
     return torch.empty((n,), dtype=dtype, device=x.device)
+
+
+def counted_mask(node: Node) -> Tensor | None:
+    """The mask whose true elements a node counts; None if it computes something else."""
+    first = node.args[0] if node.args else None
+    if node.target not in _COUNTS or node.kwargs or not isinstance(first, Node):
+        return None
+    value = node.meta.get(VAL)
+    x = first.meta.get(VAL)
+    whole = isinstance(value, Tensor) and value.dim() == 0
+    return x if whole and isinstance(x, Tensor) and x.dtype is torch.bool else None
+
+
+_COUNTS = ("sum", torch.sum, "count_nonzero", torch.count_nonzero)
 
 
 def holds_number(x: Tensor) -> bool:

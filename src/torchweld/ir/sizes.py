@@ -122,6 +122,10 @@ class SizeEnv:
         """The value of an expression now."""
         return e.n if isinstance(e, Int) else evaluate(e, self.hints)
 
+    def least(self, e: Expr) -> int | None:
+        """A lower bound of an expression, if one is known."""
+        return self._intervals.of(self.simplify(e))[0]
+
     def simplify(self, e: Expr) -> Expr:
         """The expression with every symbol that is known by others replaced."""
         return substitute(e, self.known_as) if self.known_as else e

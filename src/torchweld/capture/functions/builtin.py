@@ -16,9 +16,10 @@ from torchweld.capture.arrays.operators import array_unary
 from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
 from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.comparison import COMPARE, compare, contains
+from torchweld.capture.functions.checks import extreme
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
-from torchweld.capture.numbers import item, whole_item
+from torchweld.capture.numbers import item, range_of, whole_item
 from torchweld.capture.object_ids import identity_of
 from torchweld.capture.ops import (
     BINARY,
@@ -45,6 +46,7 @@ from torchweld.capture.values.base import (
     FunctionValue,
     GeneratorValue,
     InstanceValue,
+    ListValue,
     NotConstant,
     PartialValue,
     SliceValue,
@@ -352,6 +354,13 @@ def _tensor_or_real(cap: Capture, real: Any, on_tensor: Any, args: Args, kwargs:
 
 def _extreme(larger: bool) -> CallHandler:
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        given = args
+        if len(args) == 1 and isinstance(args[0], ListValue | TupleValue):
+            given = cap.force_items(args[0].items)
+        made = None if kwargs else extreme(cap, larger, given)
+        if made is not None:
+            cap.deliver(made, cont)
+            return
         missing = Const(polyfills._MISSING)
         items: Value = TupleValue(list(args)) if len(args) > 1 else args[0]
         cap.call(Const(polyfills.extreme), [items, kwargs.get("key", Const(None)),
@@ -462,6 +471,10 @@ def slice_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 def range_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if any(isinstance(a, TensorValue) for a in args):
         raise refuse("W102", "range() of a Tensor", cap.loc())
+    varying = range_of(args)
+    if varying is not None:
+        cap.deliver(varying, cont)
+        return
     try:
         cap.deliver(real_call(range, *(constant(a) for a in args)), cont)
     except NotConstant:

@@ -1,9 +1,10 @@
 """What is relied on about numbers that only the data decides, as nodes of the graph that ask:
-torch._check and its relatives, and what was supposed."""
+torch._check and its relatives, and what was supposed. And numbers that are one of two of these."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,11 +13,14 @@ from torchweld.capture.by_data import relations_of
 from torchweld.capture.policy import inline_anyway
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, WithoutSupposed
+from torchweld.capture.symbolic import number_value
 from torchweld.capture.tables import function
 from torchweld.capture.values.base import NONE, Const, SizeValue, Value
 from torchweld.ir import conditions
-from torchweld.ir.conditions import Condition, at_most, junction
+from torchweld.ir.conditions import Condition, Relation, at_most, junction
+from torchweld.ir.expr import Int
 from torchweld.ir.graph import LOC, RELATIONS, VAL
+from torchweld.ir.size_node import expr_of, symbolic
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -78,3 +82,63 @@ def _checking(fn: Any) -> Callable[[Capture, Args, Kwargs, Cont | None], None]:
 
 for _fn in (torch._check, torch._check_is_size):
     function(_fn)(_checking(_fn))
+
+
+# ------------------------------------------------------------------------- what is chosen
+def extreme(cap: Capture, larger: bool, items: list[Value]) -> Value | None:
+    """max or min of integers, some of which only the data decides; None if it is nothing of ours.
+
+    Where the facts do not say which it is, it is a number of its own.
+    """
+    builder = cap.builder
+    numbers = [builder.sizes.as_number(x) for x in items]
+    if len(items) < 2 or not builder.takes_data or not any(map(builder.sizes.is_open, items)):
+        return None
+    if any(type(n) is not int and not isinstance(n, torch.SymInt) for n in numbers):
+        return None
+    found = items[0]
+    for x in items[1:]:
+        found = _extreme(cap, larger, found, x)
+    return found
+
+
+def _extreme(cap: Capture, larger: bool, a: Value, b: Value) -> Value:
+    env = cap.sizes.env
+    one, other = (expr_of(cap.sizes.as_number(x)) for x in (a, b))
+    for x, y, value in ((one, other, b), (other, one, a)):
+        if env.known(at_most(x, y)):
+            return value if larger else (a if value is b else b)
+    if not env.is_open(at_most(one, other)):
+        value = (max if larger else min)(cap.sizes.as_number(a), cap.sizes.as_number(b))
+        return a if value is cap.sizes.as_number(a) else b
+    lows = [env.least(e) for e in (one, other)]
+    known = [n for n in lows if n is not None]
+    least = (max(known, default=None) if larger else
+             min(known) if len(known) == len(lows) else None)  # fmt: skip
+    made = cap.builder.computed(max if larger else min, [a, b], least, cap.loc())
+    symbol = expr_of(cap.sizes.as_number(made))
+    for e in (one, other):
+        env.given(at_most(e, symbol) if larger else at_most(symbol, e))
+    return made
+
+
+def choose(cap: Capture, test: Value, then: Value, otherwise: Value) -> Value | None:
+    """`then if test else otherwise` of integers, where only the data decides the test."""
+    sizes = cap.sizes
+    if not cap.builder.takes_data or not sizes.is_open(test):
+        return None
+    c = test.number.node.condition() if isinstance(test, SizeValue) else False
+    given = [sizes.as_number(x) for x in (then, otherwise)]
+    if not isinstance(c, Relation) or not all(
+            type(n) is int or isinstance(n, torch.SymInt) for n in given):  # fmt: skip
+        return None
+    one, other = map(expr_of, given)
+    c = replace(c, expr=sizes.env.simplify(c.expr))
+    if c == at_most(other, one) or (c.op == "!=" and c.expr is one and (
+            isinstance(other, Int) and other.n == 1 and sizes.env.known(at_most(0, one)))):
+        return _extreme(cap, True, then, otherwise)
+    difference = number_value(symbolic(sizes.env, c.expr))
+    lows = [sizes.env.least(e) for e in (one, other)]
+    least = None if None in lows else min(lows)  # type: ignore[type-var]
+    return cap.builder.computed(conditions.choose, [Const(c.op), difference, then, otherwise],
+                                least, cap.loc())  # fmt: skip

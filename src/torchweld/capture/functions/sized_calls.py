@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from torchweld.capture import sized_polyfills
+from torchweld.capture.items import get_iter
+from torchweld.capture.numbers import runs_apart
 from torchweld.capture.policy import graph_call, inline_anyway
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont
@@ -22,6 +24,7 @@ from torchweld.capture.values.base import (
     TensorValue,
     TupleValue,
     Value,
+    constant,
     is_constant,
 )
 
@@ -151,3 +154,26 @@ def tensor_of_sizes(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None)
 
 
 __all__ = ["leaves", "tensor_of_sizes", "varies"]
+
+
+def _unbind(fn: Any) -> Callable[[Capture, Args, Kwargs, Cont | None], None]:
+    """`for row in x.unbind(dim)`, of a dimension that varies: see `numbers.runs_apart`."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        x, *rest = args or [kwargs["input"]]
+        dim = constant((*rest, *(v for k, v in kwargs.items() if k == "dim"), Const(0))[0])
+        looped = cap.top.code.instrs[cap.top.ip].op == "GET_ITER"
+        known = isinstance(x, TensorValue) and isinstance(dim, int) and (
+            -x.fake.dim() <= dim < x.fake.dim())  # fmt: skip
+        if not (looped and known and runs_apart(cap, x.fake.shape[dim])):  # type: ignore
+            graph_call(cap, fn, args, kwargs, cont)
+            return
+        moved: Args = [x, Const(dim), Const(0)]
+        rows = cap.builder.call("call_method", "movedim", moved, {}, cap.loc()) if dim else x
+        get_iter(cap, rows, cont)
+
+    return handler
+
+
+for _fn in (torch.Tensor.unbind, torch.unbind):
+    function(_fn)(_unbind(_fn))

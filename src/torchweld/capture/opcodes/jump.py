@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 
+from torchweld.capture.functions.checks import choose
 from torchweld.capture.identity import guard_changed
 from torchweld.capture.ops import truth
 from torchweld.capture.session import Capture
@@ -25,7 +26,45 @@ def _go(f: VFrame, i: Instr) -> None:
 
 
 def _branch(cap: Capture, f: VFrame, i: Instr, wanted: bool) -> None:
+    if cap.sizes.is_open(f.stack[-1]) and _chosen(cap, f, i, wanted):
+        return
     truth(cap, f.stack.pop(), lambda t: _go(f, i) if t is wanted else None)
+
+
+def _chosen(cap: Capture, f: VFrame, i: Instr, wanted: bool) -> bool:
+    """Go on behind `n or 1` or `a if test else b`, numbers of which only the data decides which."""
+    test, code = f.stack[-1], f.code.instrs
+    assert i.target is not None
+    first, behind = code[f.ip], code[i.target - 1]
+    near: Value | None
+    far: Value | None
+    both = test.cls() is int and len(f.stack) > 1 and f.stack[-2] is test
+    if first.op == "POP_TOP" and i.target == f.ip + 2 and both:  # `and`, `or`
+        other = _loaded(f, behind)
+        near, far, end = other, test, i.target
+    elif behind.op == "JUMP" and i.target == f.ip + 2 and behind.target == i.target + 1:
+        near, far, end = _loaded(f, first), _loaded(f, code[i.target]), i.target + 1
+    else:
+        return False
+    if near is None or far is None:
+        return False
+    made = choose(cap, test, *((far, near) if wanted else (near, far)))
+    if made is None:
+        return False
+    f.stack.pop()
+    if first.op == "POP_TOP":
+        f.stack.pop()
+    f.stack.append(made)
+    f.ip = end
+    return True
+
+
+def _loaded(f: VFrame, i: Instr) -> Value | None:
+    """The number that an instruction loads, which does nothing else."""
+    if i.op == "LOAD_CONST":
+        return Const(i.arg) if type(i.arg) is int else None
+    found = f.locals.get(i.arg) if i.op == "LOAD_FAST" else None
+    return found if isinstance(found, Const) and found.cls() is int else None
 
 
 @opcode("POP_JUMP_IF_TRUE")

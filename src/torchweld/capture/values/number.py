@@ -12,6 +12,35 @@ from torchweld.capture.values.base import Const, Value
 SAMPLE = 1.0
 
 
+class RangeValue(Const):
+    """A range of which some numbers vary. Reading `obj` fixes them.
+
+    parts: start, stop and step.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[Const, Const, Const]) -> None:
+        Value.__init__(self)
+        self.parts = parts
+
+    @property
+    def obj(self) -> object:  # type: ignore[override]
+        start, stop, step = (p.obj for p in self.parts)
+        return range(start, stop, step)  # type: ignore[call-overload]
+
+    @property
+    def sample(self) -> object:
+        start, stop, step = (p.sample for p in self.parts)
+        return range(start, stop, step)  # type: ignore[call-overload]
+
+    def cls(self) -> type:
+        return range
+
+    def __repr__(self) -> str:
+        return f"RangeValue{self.parts}"
+
+
 class GraphNumber(Const):
     """A float that the graph computes as fn(*args), or reads of the tensor args[0] if fn is None.
 
