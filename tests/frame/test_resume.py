@@ -27,8 +27,28 @@ def test_steps_and_then_the_rest_give_what_the_function_gives(row):
     for steps in range(300):
         count = []
         assert (steps, outcome(lambda *a: run(fn, a, steps, count), args)) == (steps, want)
+        assert sys.exc_info() == (None, None, None), steps  # nothing is being handled any more
         if count[0] < steps:
             break
+
+
+def ends(x):
+    try:
+        x["missing"]
+    finally:
+        x.pop(3)
+
+
+def test_what_was_handled_is_in_the_way_of_an_exception_in_a_handler():
+    code = decode(ends.__code__)
+    places = layout(code).places
+    (last,) = [i for i, x in enumerate(code.instrs) if x.op == "COPY"]
+    point = Point(last, frozenset())
+    assert (places[last].handled, places[last].depth, can_step(code, last)) == ((0,), 3, False)
+    before, after = KeyError("missing"), IndexError("at 3")
+    with pytest.raises(IndexError):
+        function(resume_code(code, point), ends)(None, before, 0, after)
+    assert sys.exc_info() == (None, None, None)
 
 
 def functions_of(*modules):

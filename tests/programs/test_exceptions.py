@@ -3,9 +3,13 @@
 """try, except, finally, else; raise; exceptions that leave the function."""
 
 import contextlib
+import sys
 
+import pytest
 import torch
 from eager_twin import check, check_refused
+
+import torchweld
 
 X = torch.arange(4.0)
 Y = torch.ones(4)
@@ -341,3 +345,19 @@ def test_what_an_operator_raises_in_an_inlined_call_is_suppressed():
         return x - 1
 
     check(program, (X, torch.tensor([1])), (X, torch.tensor([9])))
+
+
+def test_an_error_in_a_finally_leaves_no_exception_that_is_handled():
+    def f(y, table):
+        try:
+            table["missing"]
+        finally:
+            part = y.chunk(2)[-1]
+            part.copy_(part * 3)  # which eager refuses: y has a gradient
+
+    y = torch.ones(4, requires_grad=True) * 2
+    compiled = torchweld.compile(f, backend="eager")
+    with pytest.raises(RuntimeError, match="view") as caught:
+        compiled(y, {})
+    assert isinstance(caught.value.__context__, KeyError)
+    assert sys.exc_info() == (None, None, None)

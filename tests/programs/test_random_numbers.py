@@ -203,3 +203,41 @@ def test_a_draw_in_a_function_that_torch_may_run_again_is_refused() -> None:
     torchweld.reset()
     compiled = torchweld.compile(fn, backend="eager")
     Twins().equal(run(fn, 1), run(compiled, 1))
+
+
+class Dropping(torch.nn.Module):
+    """Layers that training leaves out with some probability."""
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for scale in (2, 3):
+            if torch.rand([]) < self.probability:
+                continue
+            x = torch.nn.functional.dropout(x * scale)
+        return x
+
+
+@pytest.mark.parametrize(("probability", "breaks"), [(0.0, 0), (1.0, 0), (0.5, 1)])
+def test_a_draw_that_cannot_decide_otherwise_is_no_break(probability: float, breaks: int) -> None:
+    model = Dropping(probability)
+    torchweld.reset()
+    compiled = torchweld.compile(model, backend="eager")
+    rows = []
+    for fn in (model, compiled):
+        torch.manual_seed(2)
+        rows.append((fn(X), torch.get_rng_state()))
+    torch.testing.assert_close(*rows, rtol=0, atol=0)
+    assert min(torchweld.statistics()["breaks"], 1) == breaks
+
+
+def test_a_draw_that_is_written_to_decides_for_itself() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        draw = torch.rand([])
+        draw.sub_(2)
+        return x + 1 if draw < 0.0 else x - 1
+
+    compiled = torchweld.compile(fn, backend="eager")
+    assert compiled(X).equal(X + 1)

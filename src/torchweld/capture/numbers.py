@@ -314,6 +314,28 @@ def buffer_decide(cap: Capture, x: TensorValue) -> bool | None:
     return answer
 
 
+def draw_decide(x: TensorValue) -> bool | None:
+    """What a comparison of `torch.rand([])` with a number says if it says the same of all draws, as
+    of a layer that is left out with the probability 0; None for any other tensor."""
+    at = _LIMITS.get(x.node.target)
+    if at is None or len(x.node.args) != 2 or x.node.users:  # who uses it may write to it
+        return None
+    draw, limit = x.node.args
+    if not isinstance(draw, Node) or draw.target is not torch.rand or list(draw.users) != [x.node]:
+        return None
+    if type(limit) not in (bool, int, float) or "out" in draw.kwargs:
+        return None
+    none, all_ = at
+    return False if none(limit) else True if all_(limit) else None
+
+
+# a draw is at least 0 and less than 1: for which limits the comparison holds for none, and for all
+_LIMITS: dict[Any, tuple[Callable[[Any], bool], Callable[[Any], bool]]] = {
+    operator.lt: (lambda limit: limit <= 0, lambda limit: limit >= 1),
+    operator.le: (lambda limit: limit < 0, lambda limit: limit >= 1),
+    operator.gt: (lambda limit: limit >= 1, lambda limit: limit < 0),
+    operator.ge: (lambda limit: limit >= 1, lambda limit: limit <= 0),
+}
 _COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 
 

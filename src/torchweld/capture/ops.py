@@ -20,6 +20,7 @@ from torchweld.capture.arrays.operators import (
 from torchweld.capture.attrs import MISSING, from_python, mro_lookup, watch_class
 from torchweld.capture.numbers import (
     buffer_decide,
+    draw_decide,
     is_graph_number,
     number_binary,
     number_call,
@@ -158,7 +159,9 @@ def plain_truth(cap: Capture, x: Value) -> bool:
                 many = "more than one" if x.fake.numel() else "no"
                 raise raised(RuntimeError, f"Boolean value of Tensor with {many} value is "
                                            "ambiguous")  # fmt: skip
-            known = buffer_decide(cap, x)
+            known = draw_decide(x)
+            if known is None:
+                known = buffer_decide(cap, x)
             if known is not None:
                 return known
             raise refuse("W101", "the value is known only when the graph runs", cap.loc())

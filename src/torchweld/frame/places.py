@@ -88,7 +88,9 @@ def _handled(code: Code) -> list[tuple[int, ...] | None]:
         slots, depth = found[index], depths[index]
         assert slots is not None
         instr = code.instrs[index]
-        row = code.handler(index)
+        # what lies in the way of a handler is there only behind its first instruction, which cannot
+        # fail although rows begin with it
+        row = code.handler(index) if instr.op != "PUSH_EXC_INFO" else None
         ways: list[tuple[int, int, tuple[int, ...]]] = []
         if row is not None:
             kept = tuple(s for s in slots if s < row.depth)

@@ -7,11 +7,12 @@ has no value or is not needed is None in it.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import CodeType
 
 from torchweld.frame.assemble import Unassemblable
-from torchweld.frame.instr import Code, Instr
+from torchweld.frame.instr import Code, Instr, effect
 from torchweld.frame.liveness import live_locals
 from torchweld.frame.places import Place, layout
 
@@ -132,10 +133,24 @@ def depth_at(code: Code, index: int) -> int:
 
 def can_step(code: Code, index: int) -> bool:
     """Whether there is a step for this instruction."""
-    instrs, place = code.instrs, layout(code).places[index]
-    return place is not None and not any(
-        i.op in _NO_STEPS for i in instrs[place.index : place.index + place.count]
-    )
+    place = layout(code).places[index]
+    if place is None:
+        return False
+    instrs = code.instrs[place.index : place.index + place.count]
+    if any(i.op in _NO_STEPS for i in instrs):
+        return False
+    # a step has the exceptions that are handled, not those that were handled before them
+    return not place.handled or max(place.handled) < _lowest(place.depth, instrs)
+
+
+def _lowest(depth: int, instrs: Iterable[Instr]) -> int:
+    """The lowest slot of the stack that the instructions touch."""
+    lowest = depth
+    for instr in instrs:
+        pops, pushes = effect(instr)
+        lowest = min(lowest, depth - pops)
+        depth += pushes - pops
+    return lowest
 
 
 def place_at(code: Code, index: int) -> Place:

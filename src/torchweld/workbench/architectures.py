@@ -7,7 +7,7 @@ A row names the model class and its config; nothing is downloaded. What can be a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ class Architecture:
 
     inputs: what a batch of two is made of. labels: of a batch, or None if the class takes none.
     decodes: whether it makes one token after the other, with keys and values kept in between.
+    whole_mask: whether what it adds to scores is as long as the mask it gets, not as the cache.
     """
 
     family: str
@@ -33,6 +34,7 @@ class Architecture:
     fields: Fields = field(default_factory=dict)
     labels: Callable[[Any], Any] | None = None
     decodes: bool = False
+    whole_mask: bool = False
 
     def build(self) -> Any:
         """The model, in eval mode; weights come from torch's generator."""
@@ -149,9 +151,9 @@ ARCHITECTURES: dict[str, Architecture] = {
                            cls_token_id=1, sep_token_id=2, local_attention=4,
                            global_attn_every_n_layers=2),
     "roberta": _encoder("RobertaForMaskedLM", "RobertaConfig"),
-    "bloom": _decoder("BloomForCausalLM", "BloomConfig",
-                      {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "n_head": 4,
-                       **SPECIAL}),
+    "bloom": replace(_decoder("BloomForCausalLM", "BloomConfig",
+                              {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "n_head": 4,
+                               **SPECIAL}), whole_mask=True),
     "gemma3": _decoder("Gemma3ForCausalLM", "Gemma3TextConfig", GEMMA3),
     "gpt2": _decoder("GPT2LMHeadModel", "GPT2Config",
                      {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import torch
 import transformers as tr
 
-from torchweld.workbench.architectures import ARCHITECTURES, VOCAB, Architecture
+from torchweld.workbench.architectures import ARCHITECTURES, TOKENS, VOCAB, Architecture
 
 Compile = Callable[[Any], Any]
 NEW_TOKENS = 16
+CACHE = 32  # tokens that a cache of fixed size has room for
 _SEED = 7
 
 
@@ -103,9 +105,10 @@ def _growing(row: Architecture, name: str) -> Variant | None:
     model, inputs = _plain(row)
     with torch.no_grad():
         out = model(**{**inputs, "use_cache": True})
-    if not hasattr(out, "past_key_values") and not hasattr(out, "cache_params"):
+    kept = _cache_name(model)
+    if kept is None or getattr(out, kept, None) is None:
         return None  # the state is in the model
-    return Variant(name, model, _step(inputs, out))
+    return Variant(name, model, _step(inputs, out, kept))
 
 
 def _static(row: Architecture, name: str) -> Variant | None:
@@ -113,18 +116,31 @@ def _static(row: Architecture, name: str) -> Variant | None:
     if not row.decodes or row.family == "state space":  # these have no keys to keep
         return None
     model, inputs = _plain(row)
-    cache: Any = tr.StaticCache(config=model.config, max_cache_len=32)
+    cache: Any = tr.StaticCache(config=model.config, max_cache_len=CACHE)
     if row.family in ("encoder-decoder", "audio"):
-        longer: Any = tr.StaticCache(config=model.config, max_cache_len=32)
+        longer: Any = tr.StaticCache(config=model.config, max_cache_len=CACHE)
         cache = tr.EncoderDecoderCache(cache, longer)
+    kept = _cache_name(model)
+    assert kept is not None
+    masks = [{"attention_mask": _filled(n)} if row.whole_mask else {} for n in (TOKENS, TOKENS + 1)]
     with torch.no_grad():
-        out = model(**{**inputs, "use_cache": True, "past_key_values": cache})
-    return Variant(name, model, _step(inputs, out))
+        out = model(**{**inputs, **masks[0], "use_cache": True, kept: cache})
+    return Variant(name, model, {**_step(inputs, out, kept), **masks[1]})
 
 
-def _step(inputs: dict[str, Any], out: Any) -> dict[str, Any]:
+def _cache_name(model: Any) -> str | None:
+    """What the model calls its cache: it takes any other name too, and looks at none."""
+    taken = inspect.signature(model.forward).parameters
+    return next((n for n in ("cache", "past_key_values", "cache_params") if n in taken), None)
+
+
+def _filled(tokens: int) -> torch.Tensor:
+    """The mask of a cache of fixed size that holds so many tokens."""
+    return (torch.arange(CACHE) < tokens).long().repeat(2, 1)
+
+
+def _step(inputs: dict[str, Any], out: Any, kept: str) -> dict[str, Any]:
     """The arguments of the call that takes one more token."""
-    kept = "cache_params" if hasattr(out, "cache_params") else "past_key_values"
     token = torch.randint(4, VOCAB, (2, 1))
     step: dict[str, Any] = {kept: getattr(out, kept), "use_cache": True}
     if "decoder_input_ids" in inputs:
