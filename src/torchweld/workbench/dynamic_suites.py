@@ -84,11 +84,25 @@ def llama(lengths: Sequence[int] = LENGTHS, *, batch: int = 1, dtype: torch.dtyp
     return _over(model, _ids(made.vocab_size, batch), lengths)
 
 
-def resnet(sides: Sequence[int] = SIDES, **config: Any) -> Sizes:
+def _images(batch: int, dtype: torch.dtype) -> Callable[[int], tuple[Tensor, ...]]:
+    return lambda n: (torch.randn(batch, 3, n, n, dtype=dtype),)
+
+
+def resnet(sides: Sequence[int] = SIDES, *, batch: int = 1, dtype: torch.dtype = torch.float32,
+           **config: Any) -> Sizes:  # fmt: skip
     """A ResNet on square images."""
     tr = _transformers()
     model = First(tr.ResNetForImageClassification(tr.ResNetConfig(**config)), ("pixel_values",), {})
-    return _over(model, lambda n: (torch.randn(1, 3, n, n),), sides)
+    return _over(model.to(dtype), _images(batch, dtype), sides)
+
+
+def vit(sides: Sequence[int] = SIDES, *, batch: int = 1, dtype: torch.dtype = torch.float32,
+        **config: Any) -> Sizes:  # fmt: skip
+    """A ViT on square images, with the positions of one size interpolated for the others."""
+    tr = _transformers()
+    fixed = {"interpolate_pos_encoding": True}
+    model = First(tr.ViTModel(tr.ViTConfig(**config)), ("pixel_values",), fixed)
+    return _over(model.to(dtype), _images(batch, dtype), sides)
 
 
 def _bert_small() -> Sizes:
@@ -125,4 +139,8 @@ GPU_DYNAMIC_CASES: tuple[Case, ...] = (
          lambda: gpt2(GPU_LENGTHS, batch=4, dtype=BF16), device="cuda"),
     Case("gpu_dynamic_llama", "Llama-shaped prefill, 8 layers of 2048, 6 lengths", "dynamic",
          _gpu_llama, device="cuda"),
+    Case("gpu_dynamic_resnet50", "ResNet-50, 8 images of 6 sizes", "dynamic",
+         lambda: resnet(batch=8, dtype=BF16), device="cuda"),
+    Case("gpu_dynamic_vit", "ViT base, 8 images of 6 sizes, positions interpolated", "dynamic",
+         lambda: vit(batch=8, dtype=BF16), device="cuda"),
 )  # fmt: skip
