@@ -190,11 +190,12 @@ class _Preparing:
     def __call__(self, values: Values) -> Program:
         """Nothing of it is on a device yet. One kernel at a time is compiled, so that whoever
         waits for the compiler meanwhile waits for one. Errors: of `program`, and BackendError."""
-        made = self.program(values)
+        made, store = self.program(values), store_for(self.cfg.cache_path())
+        loader.functions_of(made, self.include_dir, store)
         kernels = [a for a in made.artifacts if a.lang == "triton"]
         if self.cfg.interpret or not kernels:
             return made
-        store, arch = store_for(self.cfg.cache_path()), arch_of(made)
+        arch = arch_of(made)
         for kernel in kernels:
             triton_loader.load((kernel,), arch, store, self.include_dir, 1)
         return made
