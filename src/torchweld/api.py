@@ -35,7 +35,7 @@ __all__ = ["compile", "is_compiling", "memory_report", "reset", "statistics"]
 
 MODES = (None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", "lite")
 OPTION_TYPES: dict[str, type] = {"recompile_limit": int, "freeze": bool, "cudagraphs": bool,
-                                 "memory_budget": float}  # fmt: skip
+                                 "memory_budget": float, "fixed_sizes": int}  # fmt: skip
 # what a mode says about CUDA graphs: True wherever possible, False never, None where they pay
 CUDA_GRAPHS = {"reduce-overhead": True, "max-autotune": True, "max-autotune-no-cudagraphs": False}
 
@@ -73,7 +73,9 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         what depends on them alone is computed once and kept (docs/freeze.md);
         {"cudagraphs": bool}: CUDA graphs wherever possible, or never;
         {"memory_budget": x}: from 1, save for the backward what is fastest, to 0, compute
-        everything again that can be (docs/training.md).
+        everything again that can be (docs/training.md);
+        {"fixed_sizes": n}: choices of sizes that are compiled for themselves in the background
+        where that is faster, of a graph that serves a range (4; docs/dynamic.md).
     disable: give the model back as it is.
     Errors: TypeError or ValueError that names the argument.
     """
@@ -108,7 +110,8 @@ def options_of(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: A
     if not 0 <= budget <= 1:
         raise UsageError("W401", f"options['memory_budget'] is {budget}, not from 0 to 1")
     graph = GraphSettings(given.get("freeze", cfg.freeze),
-                          given.get("cudagraphs", CUDA_GRAPHS.get(mode)), budget)  # fmt: skip
+                          given.get("cudagraphs", CUDA_GRAPHS.get(mode)), budget,
+                          given.get("fixed_sizes"))  # fmt: skip
     return Options(_backend(backend), fullgraph, dynamic, limit, graph)
 
 

@@ -61,6 +61,7 @@ from torchweld.ir.graph import (
     take_apart,
 )
 from torchweld.ir.guard import Guard
+from torchweld.ir.lengthen import ORIGIN, Origin
 from torchweld.ir.program import Call, GridLaunch, Launch, Program
 from torchweld.ir.size_node import is_number
 from torchweld.programs import (
@@ -78,6 +79,7 @@ from torchweld.runtime.cudagraph_plan import Lending
 from torchweld.runtime.executable import Executable, make_executable
 from torchweld.runtime.gradients import Differentiable, Gradients
 from torchweld.runtime.host_first import HostFirst
+from torchweld.runtime.sized import SizedExecutable
 
 INCLUDE = Path(__file__).parent / "codegen" / "include"
 Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
@@ -137,7 +139,11 @@ def _in_words(executable: Executable) -> str:
     counts = ((_count(executable, Launch, GridLaunch), "generated kernel"),
               (_count(executable, Call), "ATen call"))  # fmt: skip
     words = ", ".join(f"{n} {what}{'s' * (n != 1)}" for n, what in counts)
-    return words if executable.program.sizes is None else f"{words} for a range of sizes"
+    if executable.program.sizes is None:
+        return words
+    words = f"{words} for a range of sizes"
+    alone = executable.fixed() if isinstance(executable, SizedExecutable) else ()
+    return f"{words}, {len(alone)} of them compiled alone" if alone else words
 
 
 @dataclass(slots=True)
@@ -375,12 +381,21 @@ def _executable(program: Program, owned: frozenset[int], settings: GraphSettings
                 numbers: frozenset[int] = frozenset()) -> Executable:  # fmt: skip
     cfg = config.current()
     with events.timed("runtime"):
-        made = make_executable(program, cfg, INCLUDE, owned, settings.cuda_graphs,
-                               lending, borrowing, numbers)  # fmt: skip
+        origin = program.meta.get(ORIGIN)
+        fixed = functools.partial(_fixed, origin) if isinstance(origin, Origin) else None
+        most = cfg.fixed_sizes if settings.fixed_sizes is None else settings.fixed_sizes
+        made = make_executable(program, cfg, INCLUDE, owned, settings.cuda_graphs, lending,
+                               borrowing, numbers, fixed if most > 0 else None, most)  # fmt: skip
         if program.host is None:
             return made
         host = make_executable(program.host.program, cfg, INCLUDE)
         return HostFirst(host, made, program.host)
+
+
+def _fixed(origin: Origin, values: tuple[int, ...]) -> Program:
+    """The Program for one choice of sizes; what makes it is loaded when first needed."""
+    made: Program = importlib.import_module("torchweld.fixing").ask(origin, INCLUDE, values)
+    return made
 
 
 def _numbers(gm: GraphModule) -> frozenset[int]:

@@ -41,8 +41,8 @@ from torchweld.ir.graph import (
     Joint,
     take_apart,
 )
-from torchweld.ir.lengthen import check_same, lengthen
-from torchweld.ir.loop import LoopGraph, writes
+from torchweld.ir.lengthen import ORIGIN, Inputs, Origin, check_same, lengthen
+from torchweld.ir.loop import LoopGraph, written_inputs
 from torchweld.ir.loop_text import text as loop_text
 from torchweld.ir.loop_verify import verify as verify_loop
 from torchweld.ir.plan_text import text as plan_text
@@ -89,7 +89,7 @@ def to_program(gm: GraphModule, number: int, frozen: bool | None = None) -> Prog
         return _whole_program(gm, number, freezes)
     few = CapturedModule(gm, shortened(gm.graph, found))
     few.meta.update(gm.meta)
-    long = lengthen(_whole_program(few, number, freezes), inputs_of(gm.graph, found))
+    long = _lengthened(_whole_program(few, number, freezes), inputs_of(gm.graph, found))
     if isinstance(long, str):
         events.emit("graph", "repeats", outcome=f"compiled whole: {long}")
         return _whole_program(gm, number, freezes)
@@ -139,11 +139,20 @@ def loops_to_program(loop: LoopGraph, number: int, part: str = "") -> Program:
     dump(number, f"{part}fuse", "plan", lambda: plan_text(plan), "fusion")
     with events.timed("codegen"):
         program = generate(plan)
-    written = {b for node in loop.nodes for b in writes(node)}
-    program.meta["mutated"] = tuple(i for i, b in enumerate(loop.inputs) if b in written)
+    program.meta["mutated"] = written_inputs(loop)
+    if loop.sizes:
+        program.meta[ORIGIN] = Origin(loop)
     dump(number, f"{part}codegen", "cpp", lambda: "\n".join(a.source for a in program.artifacts),
          "output_code")  # fmt: skip
     return program
+
+
+def _lengthened(short: Program, inputs: Inputs) -> Program | str:
+    """As lengthen; what it was made of is known."""
+    long, origin = lengthen(short, inputs), short.meta.get(ORIGIN)
+    if isinstance(long, str) or not isinstance(origin, Origin):
+        return long
+    return replace(long, meta={**long.meta, ORIGIN: Origin(origin.loop, inputs)})
 
 
 def _lowered(pair: GraphPair) -> LoopGraph:
@@ -192,7 +201,7 @@ def _stretched_halves(gm: GraphModule, number: int, found: Repeats,
     with events.timed("graph"):
         parts = joint(few, cfg)
     seen = stretched(gm.graph, few.graph, found, parts)
-    long = seen if isinstance(seen, str) else lengthen(_forward(parts, number), seen.forward)
+    long = seen if isinstance(seen, str) else _lengthened(_forward(parts, number), seen.forward)
     take_apart(few.graph)
     if isinstance(seen, str) or isinstance(long, str):
         why = seen if isinstance(seen, str) else long
@@ -218,7 +227,7 @@ def _stretched_backward(seen: Stretched, given: Sequence[bool],
     found = seen.backward(cut, given)
     if not isinstance(found, str):
         inputs, whole = found
-        long = lengthen(_backward_program(cut.pair, again.number), inputs)
+        long = _lengthened(_backward_program(cut.pair, again.number), inputs)
         if isinstance(long, Program):
             if again.cfg.verify:
                 check_same(long, again.backward(seen, given)[0])

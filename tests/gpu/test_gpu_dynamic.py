@@ -10,7 +10,8 @@ import transformers
 
 import torchweld
 from torchweld.pipeline import STATISTICS
-from torchweld.runtime import cudagraph
+from torchweld.runtime import cudagraph, sized, trial
+from torchweld.runtime.background import BACKGROUND
 from torchweld.runtime.cudagraph import MOST_TIMES, SPARE_BYTES
 from torchweld.runtime.sized import SizedExecutable
 from torchweld.workbench.dynamic_suites import Prefill
@@ -210,3 +211,50 @@ def test_generation_with_a_growing_cache_equals_eager(name):
         assert torch.equal(model.generate(ids, **options), expected)
     counts = torchweld.statistics()
     assert (counts["captures"], counts["breaks"], counts["internal_errors"]) == (3, 0, 0)
+
+
+# ---------------------------------------------------------------- compiled for one size alone
+OFTEN, TRIED = 6, 6 + trial.MOST_WARM + 2 * trial.PAIRS + trial.LATE
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """Sizes come often soon, and what is compiled for them is fast enough."""
+    monkeypatch.setattr(sized, "OFTEN", OFTEN)
+    monkeypatch.setattr(trial, "PART", 1e9)
+    monkeypatch.setattr(trial, "MOST_PAIRS", 0)
+    torchweld.reset()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_a_length_that_comes_very_often_is_compiled_alone(name, soon):
+    model, call = made(name)
+    wide = copy.deepcopy(model).double()
+    compiled = torchweld.compile(model)
+    call(compiled, ids_of(64))
+    expected = [tuple_of(call(m, ids_of(96))) for m in (model, wide)]
+    for _ in range(TRIED):
+        got = tuple_of(call(compiled, ids_of(96)))
+        for x, eager, exact in zip(got, *expected, strict=True):
+            near(x, eager, exact)
+        torch.cuda.synchronize()  # the times are known
+        assert BACKGROUND.wait()
+    (many,) = ranged()
+    (report,) = cudagraph.memory_report().sizes
+    assert many.fixed() == [many.kept()[0][0]] and report.fixed and report.graphs >= 1
+
+
+def test_what_is_faster_is_told_by_events_of_the_stream(soon, monkeypatch):
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64)).cuda()
+    seen = []
+    decide = trial.Trial._decide
+    monkeypatch.setattr(trial.Trial, "_decide", lambda t: (seen.append(t._times), decide(t)))
+    compiled = torchweld.compile(model)
+    for n in (64, *([96] * TRIED)):
+        x = torch.randn(n, 64, device="cuda", requires_grad=True)
+        compiled(x).square().sum().backward()
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+        torch.cuda.synchronize()
+        assert BACKGROUND.wait()
+    assert seen and all(1e-6 < s < 1 for both in seen for times in both for s in times)

@@ -137,12 +137,14 @@ def program_of(source, **cfg):
 class Sized:
     """A graph compiled once; `run` gives what a driver computes, `expected` the interpreter."""
 
-    def __init__(self, source, driver="native", **cfg):
+    def __init__(self, source, driver="native", fixed=None, most_fixed=0, **cfg):
         self.graph = parse(source)
         with override(verify=True, driver=driver, **cfg) as settings:
             plan = fuse(self.graph, settings)
             self.program = generate(plan)
-            self.executable = make_executable(self.program, settings, INCLUDE)
+            self.executable = make_executable(
+                self.program, settings, INCLUDE, fixed=fixed, most_fixed=most_fixed
+            )
 
     def inputs(self, *values, seed=0):
         """Random inputs for values of the sizes."""

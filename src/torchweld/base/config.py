@@ -174,6 +174,16 @@ class Config:
             "and CUDA graphs of their own; 0: none",
         },
     )
+    fixed_sizes: int = field(
+        default=4,
+        metadata={
+            "env": "TORCHWELD_FIXED_SIZES",
+            "values": "n",
+            "effect": "of a graph that serves a range of sizes: choices of sizes, among those that "
+            "come very often, that are compiled for themselves in the background and kept if their "
+            "calls are faster; 0: none",
+        },
+    )
     cublaslt: bool = field(
         default=True,
         metadata={

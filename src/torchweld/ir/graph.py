@@ -38,11 +38,13 @@ class GraphSettings:
     freeze: parameters and buffers never change in place, as somebody has promised.
     cuda_graphs: True wherever possible, False never, None where they pay.
     memory_budget: the share that may be saved for the backward of what is fastest to save.
+    fixed_sizes: choices of sizes that may be compiled for themselves, None: as configured.
     """
 
     freeze: bool = False
     cuda_graphs: bool | None = None
     memory_budget: float = 1.0
+    fixed_sizes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

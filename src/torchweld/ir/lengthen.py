@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from torchweld.base.errors import InternalError
 from torchweld.ir.arena import Arena
+from torchweld.ir.loop import LoopGraph
 from torchweld.ir.program import (
     ALIGN,
     Alloc,
@@ -80,6 +81,20 @@ def lengthen(short: Program, inputs: Inputs) -> Program | str:
         if not why:
             return _Writer(work).program()
     return why
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a Program for a range of sizes was made of: one for a single choice can be made of it.
+
+    inputs: how it was lengthened, None if it was not.
+    """
+
+    loop: LoopGraph
+    inputs: Inputs | None = None
+
+
+ORIGIN = "origin"  # Program.meta[ORIGIN]: its Origin
 
 
 @dataclass(frozen=True, slots=True)

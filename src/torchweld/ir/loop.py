@@ -367,6 +367,12 @@ def writes(n: Node) -> set[Buffer]:
     return {n.out} if isinstance(n, Nest) else set(n.outs) | set(n.writes)
 
 
+def written_inputs(g: LoopGraph) -> tuple[int, ...]:
+    """The positions of the inputs that a graph writes to."""
+    written = {b for n in g.nodes for b in writes(n)}
+    return tuple(i for i, b in enumerate(g.inputs) if b in written)
+
+
 def views_of(args: tuple[ExternArg, ...]) -> list[View]:
     """The tensor arguments of an Extern, nested lists included, in order."""
     out: list[View] = []

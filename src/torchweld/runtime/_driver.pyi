@@ -94,6 +94,7 @@ class Sized:
     def age(self) -> None: ...
     @property
     def found(self) -> int: ...
+    often_at: int
 
 def init(
     libraries: tuple[str, ...],

@@ -43,7 +43,7 @@ from torchweld.runtime.cudagraph_plan import (
     span,
     working_bytes,
 )
-from torchweld.runtime.sized import SizedExecutable, alive
+from torchweld.runtime.sized import SizedExecutable, alive, runs_of
 
 if TYPE_CHECKING:
     from torchweld.runtime.steps import PiecesReport
@@ -103,7 +103,7 @@ def _natives(lender: object) -> list[_driver.Executable]:
     """What may have graphs of its own."""
     runs = [lender]
     if isinstance(lender, SizedExecutable):
-        runs = [run for _, run, _ in lender.kept()]
+        runs = [x for _, run, _ in lender.kept() for x in runs_of(run)]
     return [x for x in runs if isinstance(x, _driver.Executable)]
 
 
@@ -390,21 +390,29 @@ def _pool_changer(where: Device, own: Any) -> Callable[[int], None]:
 # ---------------------------------------------------------------- what is held
 @dataclass(frozen=True, slots=True)
 class SizeReport:
-    """One choice of sizes that comes often. graphs: recorded for it; calls: lately."""
+    """One choice of sizes that comes often. graphs: recorded for it; calls: lately. fixed: what
+    runs it was compiled for it alone.
+    """
 
     values: tuple[int, ...]
     graphs: int
     lent: int
     calls: int
+    fixed: bool = False
 
     def text(self) -> str:
-        return f"{self.graphs} graphs, {_size(self.lent)} lent, {self.calls} calls"
+        said = f"{self.graphs} graphs, {_size(self.lent)} lent, {self.calls} calls"
+        return f"{said}, compiled for them alone" if self.fixed else said
 
 
-def _size_report(values: tuple[int, ...], run: object, calls: int) -> SizeReport:
-    rows = run.graphs if isinstance(run, _driver.Executable) else ""
-    known = () if isinstance(rows, str) else rows
-    return SizeReport(values, len(known), sum(row[4] for row in known), calls)
+def _size_reports() -> Iterator[SizeReport]:
+    for whole in alive():
+        fixed = whole.fixed()
+        for values, run, calls in whole.kept():
+            rows = [x.graphs for x in runs_of(run) if isinstance(x, _driver.Executable)]
+            known = [row for of in rows if not isinstance(of, str) for row in of]
+            lent = sum(row[4] for row in known)
+            yield SizeReport(values, len(known), lent, calls, values in fixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,7 +460,7 @@ def memory_report() -> MemoryReport:
     pieces = tuple(importlib.import_module("torchweld.runtime.steps").alive())
     if _driver is None:
         return MemoryReport(0, 0, 0, 0, 0, 0, 0, 0, (), pieces)
-    sizes = tuple(_size_report(*row) for x in alive() for row in x.kept())
+    sizes = tuple(_size_reports())
     graphs, nodes, copied, lent = _driver.graph_totals()
     outputs, arenas, gpu_arenas = _driver.held()
     gpu_arenas += _driver.product_spaces(False)
@@ -462,9 +470,11 @@ def memory_report() -> MemoryReport:
 
 
 def counts() -> dict[str, int]:
-    """How many CUDA graphs there are, and sizes that have an Executable of their own."""
+    """How many CUDA graphs there are, sizes that have an Executable of their own, and of those the
+    ones that something was compiled for."""
     graphs = 0 if _driver is None else _driver.graph_totals()[0]
-    return {"cuda_graphs": graphs, "hot_sizes": sum(len(x.kept()) for x in alive())}
+    return {"cuda_graphs": graphs, "hot_sizes": sum(len(x.kept()) for x in alive()),
+            "fixed_sizes": sum(len(x.fixed()) for x in alive())}  # fmt: skip
 
 
 def trim() -> None:

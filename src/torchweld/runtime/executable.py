@@ -12,14 +12,13 @@ from typing import Protocol
 import torch
 
 from torchweld.base.config import Config, current
-from torchweld.base.errors import BackendError, InternalError
+from torchweld.base.errors import BackendError
 from torchweld.base.events import emit
 from torchweld.ir.program import GridLaunch, Program
 from torchweld.runtime import (
     cuda,
     cudagraph,
     loader,
-    toolchain,
     triton_launch,
     triton_loader,
 )
@@ -27,12 +26,14 @@ from torchweld.runtime.constants import Constants
 from torchweld.runtime.cudagraph_plan import NOTHING_SAVED, Lending
 from torchweld.runtime.native import Resize, build, native, resizable, uses_cuda
 from torchweld.runtime.python_driver import Grid, PythonDriver
-from torchweld.runtime.sized import LIMIT, Run, SizedExecutable, Values
+from torchweld.runtime.sized import LIMIT, Done, Run, SizedExecutable, Values
 from torchweld.runtime.store import Store
 from torchweld.runtime.triton_job import Cubin
 
 # loaded when Triton's interpreter is wanted
 _INTERPRETER = "torchweld.runtime.triton_interpret"
+# loaded when something was compiled for sizes that come very often
+_TRIAL = "torchweld.runtime.trial"
 if current().interpret:
     # Now, because capture's FakeTensorMode imports torch._dynamo, which imports triton.
     importlib.import_module(_INTERPRETER).prepare()
@@ -89,28 +90,13 @@ def build_sources(program: Program, cfg: Config, include_dir: Path | None) -> Bu
     """
     store = store_for(cfg.cache_path())
     kernels = [a for a in program.artifacts if a.lang == "triton"]
-    functions = _functions(program, store, include_dir)
+    functions = loader.functions_of(program, include_dir, store)
     if cfg.interpret:
         interpreter = importlib.import_module(_INTERPRETER)
         interpreter.prepare()
         return Built(functions, {}, interpreter.kernels(kernels, include_dir))
     arch = arch_of(program) if kernels else 0
     return Built(functions, triton_loader.load(kernels, arch, store, include_dir, cfg.threads), {})
-
-
-def _functions(program: Program, store: Store, include_dir: Path | None) -> dict[str, int]:
-    found: dict[str, int] = {}
-    asked = program.meta.get("cxx_flags")
-    if asked is not None and not isinstance(asked, (tuple, list)):
-        raise InternalError(f"meta['cxx_flags'] is {asked!r}, not a tuple of flags")
-    flags = toolchain.all_flags(None if asked is None else tuple(str(f) for f in asked))
-    for artifact in program.artifacts:
-        if artifact.lang == "cpp":
-            library = loader.load(artifact.source, flags, include_dir, store)
-            found.update((name, library.address(name)) for name in artifact.functions)
-        elif artifact.lang != "triton":
-            raise InternalError(f"no loader for {artifact.lang!r} artifacts")
-    return found
 
 
 def cuda_devices(program: Program) -> tuple[int, ...]:
@@ -152,6 +138,8 @@ def make_executable(
     lending: Lending | None = None,
     borrowing: cudagraph.Borrowing | None = None,
     numbers: frozenset[int] = frozenset(),
+    fixed: Callable[[Values], Program] | None = None,
+    most_fixed: int = 0,
 ) -> Executable:
     """The Program, ready to be called, on the driver that `cfg.driver` names.
 
@@ -162,6 +150,8 @@ def make_executable(
     they pay, unless `cfg.cudagraphs` is off.
     `lending`: what it saves for a backward. `borrowing`: what a backward reads of that.
     `numbers`: positions of inputs that are ints.
+    `fixed`: of a Program for a range of sizes, makes that of one choice; takes seconds.
+    `most_fixed`: for how many that may be done in the background.
     Errors: BackendError W301, W302.
     """
     built = build_sources(program, cfg, include_dir)
@@ -170,8 +160,10 @@ def make_executable(
         return _on_driver(program, built, wish)
     visitor = _visitor(program, built, wish)
     made = replace(wish, lending=None) if visitor is None and _saves(wish) else wish
+    fixing = None if fixed is None else _Fixing(_Preparing(fixed, cfg, include_dir), made)
     return SizedExecutable(program, lambda p: _on_driver(p, built, made), visitor, numbers=numbers,
-                           limit=cfg.hot_sizes, saves=_saves(made))  # fmt: skip
+                           limit=cfg.hot_sizes, saves=_saves(made), fixing=fixing,
+                           most_fixed=most_fixed)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +177,48 @@ class _Wish:
     lending: Lending | None
     borrowing: cudagraph.Borrowing | None
     ranged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Preparing:
+    """Compiles a Program for one choice of sizes. It knows nothing that lives with a graph."""
+
+    program: Callable[[Values], Program]
+    cfg: Config
+    include_dir: Path | None
+
+    def __call__(self, values: Values) -> Program:
+        """Nothing of it is on a device yet. One kernel at a time is compiled, so that whoever
+        waits for the compiler meanwhile waits for one. Errors: of `program`, and BackendError."""
+        made, store = self.program(values), store_for(self.cfg.cache_path())
+        loader.functions_of(made, self.include_dir, store)
+        kernels = [a for a in made.artifacts if a.lang == "triton"]
+        if self.cfg.interpret or not kernels:
+            return made
+        arch = arch_of(made)
+        for kernel in kernels:
+            triton_loader.load((kernel,), arch, store, self.include_dir, 1)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixing:
+    """Makes Executables for one choice of sizes (see sized.Fixing)."""
+
+    prepare: Callable[[Values], Program]
+    wish: _Wish
+
+    def trial(self, old: Run, made: Program, done: Done) -> Run:
+        """Built when the first call comes: it may load code into a device, which no thread may do
+        while another one records."""
+        devices = () if self.wish.cfg.interpret else cuda_devices(made)
+        kind = importlib.import_module(_TRIAL).Trial
+        found: Run = kind(old, functools.partial(self._make, made), done, next(iter(devices), None))
+        return found
+
+    def _make(self, made: Program) -> Run:
+        built = build_sources(made, self.wish.cfg, self.wish.include_dir)
+        return _on_driver(made, built, self.wish)
 
 
 def _saves(wish: _Wish) -> bool:

@@ -10,8 +10,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchweld.base.errors import BackendError
+from torchweld.base.errors import BackendError, InternalError
 from torchweld.base.events import emit, timed
+from torchweld.ir.program import Program
 from torchweld.runtime import toolchain
 from torchweld.runtime.store import Store
 
@@ -89,6 +90,22 @@ def load(source: str, flags: tuple[str, ...], include_dir: Path | None, store: S
                 library = _build(key, source, flags, include_dir, store)
     with _guard:
         return _loaded.setdefault(key, library)
+
+
+def functions_of(program: Program, include_dir: Path | None, store: Store) -> dict[str, int]:
+    """The address of every C++ function of a Program. Errors: BackendError W301, W302."""
+    found: dict[str, int] = {}
+    asked = program.meta.get("cxx_flags")
+    if asked is not None and not isinstance(asked, (tuple, list)):
+        raise InternalError(f"meta['cxx_flags'] is {asked!r}, not a tuple of flags")
+    flags = toolchain.all_flags(None if asked is None else tuple(str(f) for f in asked))
+    for artifact in program.artifacts:
+        if artifact.lang == "cpp":
+            library = load(artifact.source, flags, include_dir, store)
+            found.update((name, library.address(name)) for name in artifact.functions)
+        elif artifact.lang != "triton":
+            raise InternalError(f"no loader for {artifact.lang!r} artifacts")
+    return found
 
 
 def _from_store(key: str, store: Store) -> Library | None:

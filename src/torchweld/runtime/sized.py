@@ -2,20 +2,25 @@
 
 Sizes that come often have an Executable of their own, with the memory and the CUDA graphs that it
 keeps: they are found natively (_sized.c). All others are run by one whose numbers are changed for
-them (a sequence that grows never comes again). All share the compiled functions: no choice of sizes
-costs a compiler.
+them (a sequence that grows never comes again). All share the compiled functions: no call waits for
+a compiler. For a few of those that come very often a Program is compiled in the background, and
+kept if their calls are faster with it (trial.py; ADR 0031).
 """
 
 from __future__ import annotations
 
+import enum
+import importlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from torchweld.base.errors import InternalError
+from torchweld.base.errors import InternalError, WeldError
+from torchweld.base.events import emit
 from torchweld.ir.program import Program
 from torchweld.ir.program_sizes import at, table_of
 from torchweld.runtime.native import Resize, native
@@ -31,8 +36,19 @@ HOT_CALLS = 2  # so often sizes have come when they get an Executable of their o
 # which no more are counted than so many.
 AHEAD, MOST_COUNTED = 8, 32
 AGE = 512  # calls that found nothing after which all counts are halved
+OFTEN = 64  # calls of sizes that have an Executable until one is compiled for them alone
+LOSSES = 2  # of one graph that were no faster, after which no more are compiled
+_BACKGROUND = "torchweld.runtime.background"  # loaded when sizes come very often
 
 Values = tuple[int, ...]
+
+
+class Fixed(enum.Enum):
+    """What is known of a Program for one choice of sizes."""
+
+    ASKED = "asked for"
+    YES = "faster"
+    NO = "not used"
 
 
 class Run(Protocol):
@@ -47,6 +63,25 @@ class Run(Protocol):
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]: ...
 
     def trim(self) -> None: ...
+
+
+class Fixing(Protocol):
+    """What makes Executables for one choice of sizes that share nothing with those for a range."""
+
+    @property
+    def prepare(self) -> Callable[[Values], Program]:
+        """Compiles a Program for these sizes; takes seconds. Errors: WeldError."""
+
+    def trial(self, old: Run, made: Program, done: Done) -> Run:
+        """What finds out whether the Program, which was prepared, is faster than `old`."""
+
+
+Done = Callable[[Run, bool, str], None]  # what stays, whether it is the new one, and why
+
+
+def may_change() -> bool:
+    """Whether two calls with the same inputs may give results that differ in their last bits."""
+    return not torch.are_deterministic_algorithms_enabled()
 
 
 def _never(values: Values) -> bool:
@@ -81,6 +116,7 @@ class Lookup:
     _as_tensor: Callable[[int], torch.Tensor]
     _kept: dict[Values, list[Any]]
     found: int
+    often_at: int
 
     def __new__(cls, readings: tuple[tuple[str, int, int], ...], numbers: tuple[int, ...],
                 as_tensor: Callable[[int], torch.Tensor]) -> Lookup:  # fmt: skip
@@ -89,7 +125,7 @@ class Lookup:
         self._ints = {*numbers, *(k for kind, k, _ in readings if kind == "number")}
         self._as_tensor = as_tensor
         self._kept = {}
-        self.found = 0
+        self.found = self.often_at = 0
         return self
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
@@ -100,17 +136,23 @@ class Lookup:
         if row is None:
             return self.miss(values, *given)
         self._kept[values] = row
+        run = row[0]
         row[1] += 1
         self.found += 1
-        return row[0](*given)  # type: ignore[no-any-return]
+        if row[1] == self.often_at:
+            self.often(values)
+        return run(*given)  # type: ignore[no-any-return]
 
     def miss(self, values: Values, *inputs: torch.Tensor) -> tuple[Any, ...]:
         """A call whose sizes are not kept."""
         raise NotImplementedError
 
+    def often(self, values: Values) -> None:
+        """Told once of sizes that were called `often_at` times."""
+
     def keep(self, values: Values, run: Run) -> None:
         """Calls with these sizes are run by this."""
-        self._kept[values] = [run, 0]
+        self._kept.setdefault(values, [run, 0])[0] = run
 
     def forget(self, values: Values) -> bool:
         """Keep nothing for these sizes; whether something was kept."""
@@ -153,6 +195,7 @@ class SizedExecutable(_Base):  # type: ignore[misc]
     them, with what lets it run others, unless a call is in flight. numbers: positions of inputs
     that are ints, besides those that are read as sizes. limit: choices of sizes that get an
     Executable of their own. saves: as of what `make` and `visitor` make. driver: of the latest.
+    fixing: compiles for one choice of sizes; most_fixed: of so many.
     Errors of a call: as of the Executable of a static Program.
     """
 
@@ -169,6 +212,7 @@ class SizedExecutable(_Base):  # type: ignore[misc]
         self, program: Program, make: Callable[[Program], Run],
         visitor: Callable[[Values], tuple[Run, Resize]] | None = None,
         numbers: frozenset[int] = frozenset(), limit: int = 16, saves: bool = False,
+        fixing: Fixing | None = None, most_fixed: int = 0,
     ) -> None:  # fmt: skip
         assert program.sizes is not None
         self.program = program
@@ -189,6 +233,10 @@ class SizedExecutable(_Base):  # type: ignore[misc]
         self._explain: Callable[..., object] | None = None
         self._eager: Callable[..., object] | None = None
         self.driver = "native"
+        self._fixing = fixing
+        self._most_fixed = most_fixed
+        self._fixed: dict[Values, Fixed] = {}
+        self.often_at = OFTEN if fixing is not None and most_fixed > 0 else 0
         _alive.add(self)
 
     def miss(self, values: Values, *inputs: torch.Tensor) -> tuple[Any, ...]:
@@ -217,6 +265,8 @@ class SizedExecutable(_Base):  # type: ignore[misc]
             if not isinstance(made, _Eager):
                 if victim is not None:
                     self.forget(victim[0])
+                    if self._fixed.get(victim[0]) is not Fixed.NO:
+                        self._fixed.pop(victim[0], None)
                 self.keep(values, made)
             return made
 
@@ -235,6 +285,54 @@ class SizedExecutable(_Base):  # type: ignore[misc]
     def _ahead(self, calls: int, others: int) -> bool:
         """Whether it is worth to make an Executable in the place of another one."""
         return self._make_visitor is None or calls >= min(others, MOST_COUNTED) + AHEAD
+
+    # ------------------------------------------------------------ sizes that come very often
+    def often(self, values: Values) -> None:
+        """Have a Program compiled for these sizes, if there is reason to."""
+        if self._fixing is not None and self._may_fix(values):
+            job = partial(_fix, weakref.ref(self), self._fixing.prepare, values)
+            importlib.import_module(_BACKGROUND).BACKGROUND.put(job)
+
+    def _may_fix(self, values: Values) -> bool:
+        """Whether these sizes are to get a Program of their own; they are taken down if so."""
+        with self._making:
+            known = list(self._fixed.values())
+            lost = known.count(Fixed.NO)
+            if values in self._fixed or lost >= LOSSES or len(known) - lost >= self._most_fixed:
+                return False
+            if not may_change():
+                return False
+            self._fixed[values] = Fixed.ASKED
+            return True
+
+    def try_out(self, values: Values, made: Program | str) -> None:
+        """Let calls with these sizes find out whether a Program for them is faster.
+
+        made: a reason if there is none.
+        """
+        with self._making:
+            old = next((run for kept, run, _ in self.kept() if kept == values), None)
+            if isinstance(made, str) or old is None or self._fixing is None:
+                self._note(values, Fixed.NO, made if isinstance(made, str) else "no longer called")
+                return
+            done = partial(_settle, weakref.ref(self), values)
+            self.keep(values, self._fixing.trial(old, made, done))
+
+    def settle(self, values: Values, stays: Run, better: bool, why: str) -> None:
+        """The trial is over: calls with these sizes are run by what stays."""
+        with self._making:
+            if any(stays in runs_of(run) for kept, run, _ in self.kept() if kept == values):
+                self.keep(values, stays)
+                self._note(values, Fixed.YES if better else Fixed.NO, why)
+
+    def _note(self, values: Values, what: Fixed, why: str) -> None:
+        self._fixed[values] = what
+        emit("runtime", "fixed sizes", f"{values}: {what.value}: {why}", sizes=values,
+             outcome=what.value, why=why)  # fmt: skip
+
+    def fixed(self) -> list[Values]:
+        """The sizes that are run by a Program for them alone."""
+        return [values for values, what in self._fixed.items() if what is Fixed.YES]
 
     # ------------------------------------------------------------ all other sizes
     def _visit(self, run: Run, inputs: tuple[torch.Tensor, ...]) -> tuple[Any, ...]:
@@ -310,7 +408,8 @@ class SizedExecutable(_Base):  # type: ignore[misc]
     def runs(self) -> list[Run]:
         """What runs the sizes that are kept, and the visitor."""
         visitor = self._visitor
-        return [*(run for _, run, _ in self.kept()), *([] if visitor is None else [visitor])]
+        kept = [x for _, run, _ in self.kept() for x in runs_of(run)]
+        return [*kept, *([] if visitor is None else [visitor])]
 
     @property
     def explain(self) -> Callable[..., object] | None:
@@ -333,6 +432,35 @@ class SizedExecutable(_Base):  # type: ignore[misc]
         self._eager = value
         for run in self.runs():
             run.eager = self._with_ints(value)
+
+
+def _fix(whole: weakref.ref[SizedExecutable], prepare: Callable[[Values], Program],
+         values: Values) -> None:  # fmt: skip
+    """Compile for these sizes; nothing of the graph lives longer because of it."""
+    if whole() is None:
+        return
+    try:
+        made: Program | str = prepare(values)
+    except WeldError as error:
+        made = error.refusal().why
+    except Exception as error:
+        made = f"{type(error).__name__}: {error}"
+    found = whole()
+    if found is not None:
+        found.try_out(values, made)
+
+
+def _settle(whole: weakref.ref[SizedExecutable], values: Values, stays: Run, better: bool,
+            why: str) -> None:  # fmt: skip
+    found = whole()
+    if found is not None:
+        found.settle(values, stays, better, why)
+
+
+def runs_of(run: Run) -> list[Run]:
+    """What runs the calls of one choice of sizes: two while it is not known which is faster."""
+    both: Callable[[], list[Run]] | None = getattr(run, "runs", None)
+    return [run] if both is None else both()
 
 
 _alive: weakref.WeakSet[SizedExecutable] = weakref.WeakSet()

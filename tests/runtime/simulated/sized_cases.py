@@ -12,9 +12,11 @@ from simulated_lists import GRAPHS, build, count, launch, lends, program, spec, 
 
 from torchweld.ir.dtype import DType
 from torchweld.ir.program import Alloc, Patch, Sizes
-from torchweld.runtime import _driver, cudagraph, native
+from torchweld.ir.program_sizes import at
+from torchweld.runtime import _driver, cudagraph, native, trial
+from torchweld.runtime.background import BACKGROUND
 from torchweld.runtime.cudagraph_plan import Lending
-from torchweld.runtime.sized import SizedExecutable
+from torchweld.runtime.sized import OFTEN, SizedExecutable
 from torchweld.runtime.triton_job import Cubin
 
 pytest_plugins = ("simulated_lists",)
@@ -30,7 +32,30 @@ def ranged(p, *tensors, launches, numbers=()):
     return program(p.tensors, p.steps, p.outputs, p.arena_bytes, sizes=sizes, **p.meta)
 
 
-def sized(p, **wish):
+class Alone:
+    """Makes what runs one choice of sizes alone, which needs `part` of the time."""
+
+    def __init__(self, p, part, wish):
+        self.p, self.part, self.wish = p, part, wish
+
+    def prepare(self, values):
+        return at(self.p, values)
+
+    def trial(self, old, made, done):
+        return trial.Trial(old, lambda: build(made, **self.wish), done, clock=self.clock())
+
+    def clock(self):
+        asked = []
+
+        def begin():
+            asked.append(None)
+            seconds = self.part if len(asked) // 2 % 2 else 1.0
+            return lambda: lambda: seconds
+
+        return begin
+
+
+def sized(p, alone=None, **wish):
     cubins = {a.functions[0]: Cubin(b"simulated", a.functions[0], 0, 4, 3) for a in p.artifacts}
 
     def visitor(values):
@@ -40,7 +65,9 @@ def sized(p, **wish):
         return made, resize
 
     return SizedExecutable(p, lambda fixed: build(fixed, **wish), visitor,
-                           saves=wish.get("saved") is not None)  # fmt: skip
+                           saves=wish.get("saved") is not None,
+                           fixing=None if alone is None else Alone(p, alone, wish),
+                           most_fixed=4)  # fmt: skip
 
 
 def called(**wish):
@@ -140,7 +167,7 @@ def forward(**wish):
     return sized(ranged(p, 0, 1, 2, 3, launches=(1, 4)), saved=2, lending=SAVES, **wish)
 
 
-def backward(of):
+def backward(of, **wish):
     """Of x + 1, 2 * x and a tangent: 2 * (x + 1) + 1, 4 * x, and twice the tangent."""
     p = program(
         (spec("input"), spec("input", 1), spec("input", 2), spec("extern"), spec("fresh"),
@@ -149,7 +176,7 @@ def backward(of):
     )  # fmt: skip
     borrowing = cudagraph.Borrowing(of, SAVES, {0: 1, 1: 2})
     return sized(ranged(p, 0, 1, 2, 3, 4, 5, 6, launches=(2,)), lending=Lending(least=0),
-                 borrowing=borrowing)  # fmt: skip
+                 borrowing=borrowing, **wish)  # fmt: skip
 
 
 def step(f, b, n, value):
@@ -241,3 +268,41 @@ def test_the_report_counts_sizes(lending):
     rows = [(r.values, r.graphs, r.lent, r.calls) for r in report.sizes]
     assert rows == [((6,), 1, 24, 2), ((4,), 1, 16, 2)] and report.graphs == 2
     assert "sizes 6" in report.text()
+
+
+# ---------------------------------------------------------------- compiled for one size alone
+TRIED = OFTEN + trial.WARM + 2 * trial.PAIRS + 8
+
+
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_what_is_compiled_for_a_size_has_graphs_of_its_own(part):
+    ex = called(alone=part)
+    for i in range(TRIED):
+        got = ex(filled(4, i))
+        assert [t.tolist() for t in got] == [[i + 1.0] * 4, [2.0 * i] * 4]
+        assert BACKGROUND.wait()
+        if i == OFTEN + trial.WARM + 4:
+            assert _driver.graph_totals()[0] == 2
+            (report,) = cudagraph.memory_report().sizes
+            assert report.graphs == 2 and not report.fixed
+    assert ex.fixed() == [(4,)] * (part < 1)
+    del got
+    gc.collect()
+    assert graphs_of(ex) == {4: 1} and _driver.graph_totals()[0] == 1
+    before = count(GRAPHS)
+    ex(filled(4, 1))
+    assert count(GRAPHS) == before + 1
+
+
+def test_forwards_and_backwards_are_tried_each_for_itself():
+    f = forward(alone=0.5)
+    b = backward(f, alone=0.5)
+    for i in range(2 * TRIED):
+        for n in (4, 6):
+            step(f, b, n, i)
+        assert BACKGROUND.wait()
+    assert sorted(f.fixed()) == sorted(b.fixed()) == [(4,), (6,)]
+    assert graphs_of(f) == graphs_of(b) == {4: 1, 6: 1}
+    before = count(GRAPHS)
+    step(f, b, 4, 7)
+    assert count(GRAPHS) == before + 2
