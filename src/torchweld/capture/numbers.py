@@ -34,9 +34,10 @@ from torchweld.capture.values.base import (
 from torchweld.capture.values.number import SAMPLE, GraphNumber, RangeValue
 from torchweld.capture.values.sequences import GrowingList
 from torchweld.ir.graph import LOC, VAL
-from torchweld.ir.nested import memory_of
+from torchweld.ir.nested import memory_of, tensors_in
 from torchweld.ir.size_makers import holds_number
-from torchweld.ir.size_node import node_of, plain
+from torchweld.ir.size_node import expr_of, node_of, plain
+from torchweld.ir.size_values import symbols_of
 from torchweld.ir.source import Source
 
 _INFIX: dict[str, Callable[..., float]] = {
@@ -184,6 +185,19 @@ def _unrolled(x: RangeValue, a: Any, by: int, count: Any) -> IteratorValue:
         return name
 
     return IteratorValue(forward, type(iter(range(0))), remake)
+
+
+def place_computed(cap: Capture) -> None:
+    """Placeholders for sizes that operators have made for themselves by rounding floats."""
+    env = cap.sizes.env
+    if not env.computed:
+        return
+    fakes = (x for n in cap.builder.root.nodes for x in tensors_in(n.meta.get(VAL)))
+    used = {s for x in fakes for n in (*x.shape, *x.stride()) if node_of(n) is not None
+            for s in symbols_of(expr_of(n))}  # fmt: skip
+    for symbol in env.computed:
+        if env.simplify(symbol) in used:
+            cap.builder.computed_size(symbol)
 
 
 _LONGEST = 256  # list of numbers that the data decides
