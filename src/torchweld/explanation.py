@@ -19,7 +19,7 @@ from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.session import OWN_CODE
 from torchweld.data_words import piece_lines, pieces_of
 from torchweld.frame.program import Dispatcher
-from torchweld.ir.guard import Guard
+from torchweld.ir.guard import Guard, SizeRelation
 from torchweld.ir.source import Source
 from torchweld.ir.steps import Steps
 from torchweld.misses import getter_words, place, shown, spec_words
@@ -30,7 +30,7 @@ _GUARDS = 40
 # keys of a dict that are printed
 _KEYS = 6
 # the kinds that are always printed
-_TOLD = ("tensor", "equal", "length", "keys", "has_key", "same", "distinct", "predicate")
+_TOLD = ("tensor", "sizes", "equal", "length", "keys", "has_key", "same", "distinct", "predicate")
 # modules whose classes go without saying
 _PLAIN = ("builtins", "collections", "torch")
 # of the modes of torch, those that users know
@@ -175,6 +175,9 @@ def guard_words(guard: Guard) -> str:
         assert isinstance(guard.expected, tuple)
         getter, value = guard.expected
         return f"{getter_words(getter)} is {shown(value)}"
+    if isinstance(guard.expected, SizeRelation):
+        relation = guard.expected
+        return relation.fact.text(relation.names(lambda r: r.name(place(r.source))))
     if guard.kind == "tensor":
         assert isinstance(guard.expected, tuple)
         return f"{name} is {spec_words(guard.expected)}"

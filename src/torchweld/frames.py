@@ -292,7 +292,7 @@ def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], si
     entry = build_entry(region, fn, args, site)
     if wanted():
         runs = entry.info.compiled.text() if entry.info.compiled is not None else ""
-        note(Captured(named(fn), region.graph, region.guards, runs))
+        note(Captured(named(fn), region.graph, entry.info.guards, runs))
     return entry
 
 

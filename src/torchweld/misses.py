@@ -16,7 +16,6 @@ from torchweld.capture.class_state import ClassState
 from torchweld.capture.guard_build import load
 from torchweld.capture.size_guards import value_of
 from torchweld.frame.program import Entry, tensor_codes
-from torchweld.ir.expr import Expr
 from torchweld.ir.guard import Guard, SizeRelation
 from torchweld.ir.source import Attr, CellContents, InstanceDict, Item, Pinned, Source, TypeOf
 from torchweld.pipeline import Miss
@@ -261,7 +260,7 @@ def _sizes(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, st
     """`2 <= x.shape[0]` held, does not hold where x.shape[0] is 1."""
     relation = guard.expected
     assert isinstance(relation, SizeRelation)
-    names: dict[Expr, str] = {r.symbol: r.name(place(r.source)) for r in relation.readings}
+    names = relation.names(lambda r: r.name(place(r.source)))
     found = []
     for r in relation.readings:
         try:

@@ -161,3 +161,41 @@ def test_an_index_that_varies_is_compiled_once():
         torch.testing.assert_close(compiled(x, i), fn(x, i))
     assert STATISTICS.counts()["graphs"] == 2
     assert STATISTICS.counts()["aten_graphs"] == 0
+
+
+def iterated_inside(x, n):
+    def doubled():
+        for i in range(n):
+            yield x * i
+
+    return sum(doubled()), [x * i for i in range(n)], sum(range(n)), range(n).stop, len(range(n))
+
+
+def test_only_loops_of_frames_that_can_be_left_are_breaks():
+    torchweld.reset()
+    compiled = torchweld.compile(iterated_inside)
+    for n in COUNTS:
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(x, n), iterated_inside(x, n))
+    assert STATISTICS.counts()["breaks"] <= 1  # the limit of compilations
+
+
+def nested(x, n):
+    for i in range(n):
+        with torch.no_grad():
+            for j in range(i):
+                x = body(x, j)
+                if j == 2:
+                    break
+            else:
+                x = x + 1
+    return x
+
+
+def test_loops_inside_of_loops():
+    torchweld.reset()
+    compiled = torchweld.compile(nested)
+    for n in COUNTS:
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(x, n), nested(x, n))
+    assert STATISTICS.counts()["internal_errors"] == 0

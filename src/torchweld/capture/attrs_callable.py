@@ -25,6 +25,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.capture.values.number import RangeValue
 
 
 def _super_attr(cap: Capture, obj: SuperValue, name: str, cont: Cont | None) -> None:
@@ -166,8 +167,9 @@ def _struct_fields(kind: type) -> list[str]:
     return found[: getattr(kind, "n_sequence_fields", 0)]
 
 
-def _slice_attr(cap: Capture, obj: SliceValue, name: str, cont: Cont | None) -> None:
-    """A part of a slice stays what it is; whatever else is asked fixes the parts."""
+def _slice_attr(cap: Capture, obj: SliceValue | RangeValue, name: str,
+                cont: Cont | None) -> None:  # fmt: skip
+    """A part of a slice or range stays what it is; whatever else is asked fixes the parts."""
     part = dict(zip(("start", "stop", "step"), obj.parts, strict=True)).get(name)
     if part is not None:
         cap.deliver(part, cont)
@@ -178,6 +180,6 @@ def _slice_attr(cap: Capture, obj: SliceValue, name: str, cont: Cont | None) -> 
 for _family, _handler in (
     (SuperValue, _super_attr), (FunctionValue, _functionvalue_attr), (BoundValue, _bound_attr),
     (PartialValue, _partial_attr), (TupleValue, _tuple_attr), (CellValue, _cell_attr),
-    (SliceValue, _slice_attr),
+    (SliceValue, _slice_attr), (RangeValue, _slice_attr),
 ):  # fmt: skip
     GETATTR.add(_family, _handler)

@@ -109,6 +109,7 @@ class GraphBuilder:
         self.force = force
         self.places: list[Source | LateNumber] = []
         self.numbers: dict[int, Node] = {}
+        self.rounded: dict[Expr, LateNumber] = {}
         self.mode = WatchfulMode(allow_non_fake_inputs=False, static_shapes=True)
         self.maker = FakeMaker(self.mode)
         self.memories: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
@@ -189,12 +190,28 @@ class GraphBuilder:
         """An expression as a node, in which nothing is replaced by what is known of it."""
         return self.sizes.writer(self.root, self.tensors, self._late_size).exactly(e)
 
-    def _late_size(self, source: Source) -> Node:
+    def _late_size(self, source: Source | Expr) -> Node:
+        if isinstance(source, Expr):
+            return self.computed_size(source)
         late = self.late.leaves[source]
         node = self.number(late)
         # it may have been fixed since it became a symbol: that it is guarded by value is no reason
         # to forget what is made of it
         node.meta[VAL] = self.sizes.numbers[id(late)].number
+        return node
+
+    def computed_size(self, symbol: Expr) -> Node:
+        """A placeholder for an integer that is computed of a float when a call begins."""
+        env = self.sizes.env
+        late = self.rounded.get(symbol)
+        if late is None:
+            how = env.computed[symbol]
+            given = number_value(symbolic_number(env, how.value, SAMPLE))
+            late = LateNumber(self.late, env.hint(symbol), None, how.fn, (given,))
+            self.rounded[symbol] = late
+            self.late.computed.append(late)
+        node = self.number(late)
+        node.meta[VAL] = symbolic_number(env, symbol)
         return node
 
     def mutated_inputs(self) -> list[int]:

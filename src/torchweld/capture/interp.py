@@ -26,7 +26,7 @@ from torchweld.capture.guard_build import FEW_PAIRS, is_no_inference
 from torchweld.capture.modes import ATTENTION, attention_order
 from torchweld.capture.modes_kept import keep_modes, left_in_inference
 from torchweld.capture.module import CapturedModule, kept_results
-from torchweld.capture.numbers import drop_unused
+from torchweld.capture.numbers import drop_unused, place_computed
 from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.outside_functions import check_fixed
 from torchweld.capture.overlap import MUTATED
@@ -105,6 +105,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         modes = keep_modes(cap)
         rest = suspend(cap) if cap.stop or cap.handed is not None else None
         suppose(cap)
+        place_computed(cap)
         outputs, result, finish = residualize(cap, grad_mode, locals_, modes, rest)
         graph = _finish_graph(cap, outputs)
     finally:
@@ -128,9 +129,8 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         _forget_requires_grad(cap)
     env, readings = _end_questions(cap), tuple(cap.sizes.readings.values())
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
-                  rest.resume if rest is not None else None, cap.builder.n_calls,
-                  env if readings else None, readings,
-                  cap.locks[0] if cap.locks else None)  # fmt: skip
+                  rest.resume if rest else None, cap.builder.n_calls, env if readings else None,
+                  readings, cap.locks[0] if cap.locks else None)  # fmt: skip
 
 
 def _end_questions(cap: Capture) -> SizeEnv:

@@ -18,7 +18,7 @@ from torchweld.capture.arrays.operators import array_item, array_iterator, array
 from torchweld.capture.attrs import from_python, mro_lookup
 from torchweld.capture.instances import VarsValue
 from torchweld.capture.kernels import is_kernel, kernel_with_grid
-from torchweld.capture.numbers import apart, range_iterator, runs_apart
+from torchweld.capture.numbers import apart, is_open, range_iterator, runs_apart
 from torchweld.capture.ops import (
     changed,
     filed_key,
@@ -349,12 +349,13 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
         case OwnedValue():
             return owned_iterator(cap, x)
         case RangeValue():
-            return range_iterator(cap, x)
+            return range_iterator(cap, x) or plain_iterator(cap, Const(x.obj))
         case TensorValue():
             if x.fake.ndim == 0:
                 raise raised(TypeError, "iteration over a 0-d tensor")
             if runs_apart(cap, x.fake.shape[0]):
-                return apart(cap, x, type(iter(())), lambda: _rows(cap, x))
+                rows = None if is_open(x.fake.shape[0]) else lambda: _rows(cap, x)
+                return apart(cap, x, type(iter(())), rows)
             return _rows(cap, x)
         case Const() if isinstance(x.obj, str | bytes | range | frozenset):
             real = iter(x.obj)

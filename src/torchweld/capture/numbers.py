@@ -18,6 +18,7 @@ import torch
 from torch.fx import Graph, Node
 
 from torchweld.base.errors import GraphBreak
+from torchweld.capture import polyfills
 from torchweld.capture.fx_build import unknown
 from torchweld.capture.late import LEAF, Decided, LateNumber, evaluated
 from torchweld.capture.session import Capture
@@ -34,9 +35,10 @@ from torchweld.capture.values.base import (
 from torchweld.capture.values.number import SAMPLE, GraphNumber, RangeValue
 from torchweld.capture.values.sequences import GrowingList
 from torchweld.ir.graph import LOC, VAL
-from torchweld.ir.nested import memory_of
+from torchweld.ir.nested import memory_of, tensors_in
 from torchweld.ir.size_makers import holds_number
-from torchweld.ir.size_node import node_of, plain
+from torchweld.ir.size_node import expr_of, node_of, plain
+from torchweld.ir.size_values import symbols_of
 from torchweld.ir.source import Source
 
 _INFIX: dict[str, Callable[..., float]] = {
@@ -98,16 +100,23 @@ def runs_apart(cap: Capture, n: Any) -> bool:
         not number.is_constant() and (number.is_open() or not cap.sizes.varying.unrolls))
 
 
+def is_open(n: Any) -> bool:
+    """Whether only the data decides a number."""
+    number = node_of(n)
+    return number is not None and number.is_open()
+
+
 def apart(cap: Capture, x: Value, kind: type,
-          unrolled: Callable[[], IteratorValue]) -> IteratorValue:  # fmt: skip
+          unrolled: Callable[[], IteratorValue] | None) -> IteratorValue:  # fmt: skip
     """The iterator of such a loop: each step is Python's, and what it gives varies.
 
-    unrolled: for a comprehension, whose list is as long as the loop: behind it everything would be
-    compiled for each number anyway.
+    unrolled: for what is no loop of the frame's, and for a comprehension, whose list is as long as
+    the loop: behind it everything would be compiled for each number anyway. None if only the data
+    decides how often it runs.
     """
 
     def step() -> Value | None:
-        if not _collects(cap):
+        if unrolled is None or _is_loop(cap):
             raise refuse("W102", RUNS_APART, cap.loc())
         inner = unrolled()
         it.step, it.remake = inner.step, inner.remake
@@ -117,11 +126,21 @@ def apart(cap: Capture, x: Value, kind: type,
     return it
 
 
-def _collects(cap: Capture) -> bool:
-    """Whether the loop at which the capture is makes a list, set or dict of all that it gives."""
-    code, at = cap.top.code.instrs, cap.top.ip
+# of Python's iterators, those that a loop may go through another one with
+_PASSED = tuple(fn.__code__ for fn in (polyfills.enumerate_, polyfills.zip_))
+
+
+def _is_loop(cap: Capture) -> bool:
+    """Whether a `for` of a frame that can be left asks for the next item, and no comprehension."""
+    frames = [*cap.frames]
+    while frames and frames[-1].code.raw in _PASSED:
+        frames.pop()
+    if not frames or any((f.on_return, f.on_raise, f.on_yield, f.names) != (None,) * 4
+                         for f in frames):  # fmt: skip
+        return False
+    code, at = frames[-1].code.instrs, frames[-1].ip
     end = code[at - 1].target
-    return code[at - 1].op == "FOR_ITER" and end is not None and any(
+    return code[at - 1].op == "FOR_ITER" and end is not None and not any(
         i.op in ("LIST_APPEND", "SET_ADD", "MAP_ADD") for i in code[at:end])  # fmt: skip
 
 
@@ -163,7 +182,8 @@ def range_iterator(cap: Capture, x: RangeValue) -> IteratorValue | None:
         return None
     a, by, count = *map(cap.sizes.as_number, (x.parts[0], step)), _count(cap, x)
     if runs_apart(cap, count):
-        return apart(cap, x, type(iter(range(0))), lambda: _unrolled(x, a, by, count))
+        unrolled = None if is_open(count) else lambda: _unrolled(x, a, by, count)
+        return apart(cap, x, type(iter(range(0))), unrolled)
     return _unrolled(x, a, by, count)
 
 
@@ -184,6 +204,19 @@ def _unrolled(x: RangeValue, a: Any, by: int, count: Any) -> IteratorValue:
         return name
 
     return IteratorValue(forward, type(iter(range(0))), remake)
+
+
+def place_computed(cap: Capture) -> None:
+    """Placeholders for sizes that operators have made for themselves by rounding floats."""
+    env = cap.sizes.env
+    if not env.computed:
+        return
+    fakes = (x for n in cap.builder.root.nodes for x in tensors_in(n.meta.get(VAL)))
+    used = {s for x in fakes for n in (*x.shape, *x.stride()) if node_of(n) is not None
+            for s in symbols_of(expr_of(n))}  # fmt: skip
+    for symbol in env.computed:
+        if env.simplify(symbol) in used:
+            cap.builder.computed_size(symbol)
 
 
 _LONGEST = 256  # list of numbers that the data decides

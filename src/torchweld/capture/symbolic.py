@@ -147,6 +147,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         self.data = DataSizes(self.env, self.varying.supposes)
+        self.env.computes = True
     kept: list[object] = field(default_factory=list)
 
     @property
@@ -232,14 +233,15 @@ class Sizes:
             (source, "stride", d) in self.varying.parts)  # fmt: skip
 
     def number(self, x: LateNumber) -> SizeValue | None:
-        """A late number as a symbol; None if it is no integer."""
-        if x.fixed or type(x.now) is not int or not self.varying.integers:
+        """A late number as a symbol; None if it is no integer, nor computed of some."""
+        whole = type(x.now) is int or (x.source is None and x.fn in _FLOATS)
+        if x.fixed or not whole or not self.varying.integers:
             return None
         known = self.numbers.get(id(x))
         if known is not None:
             return known
         if x.source is not None:
-            e = self.symbol(x.source, "number", 0, x.now, None)
+            e = self.symbol(x.source, "number", 0, int(x.now), None)
             made: Const | None = number_value(symbolic(self.env, e))
         else:
             made = self._computed(x)
@@ -250,13 +252,14 @@ class Sizes:
         return made
 
     def _computed(self, x: LateNumber) -> Const | None:
-        if x.fn not in _EXACT:
+        how = _CALLS.get(x.fn) if x.fn in _ROUNDINGS or x.fn in _FLOATS else None
+        if x.fn not in _EXACT and how is None and x.fn not in _FLOATS:
             return None
         args = [self.as_number(a) for a in x.args]
         if None in args:
             return None
         assert x.fn is not None
-        return number_value(x.fn(*args))
+        return number_value((how or x.fn)(*args))
 
     # ------------------------------------------------------------ values
     def as_number(self, x: Value) -> Any:
@@ -298,12 +301,12 @@ class Sizes:
 
     # ------------------------------------------------------------ what runs later
     def node(self, graph: Graph, value: Any, tensors: Mapping[Source, TensorValue],
-             number: Callable[[Source], Node]) -> Any:  # fmt: skip
+             number: Callable[[Source | Expr], Node]) -> Any:  # fmt: skip
         """A symbolic number in the captured graph: a node, or a plain number."""
         return self.writer(graph, tensors, number).write(value)
 
     def writer(self, graph: Graph, tensors: Mapping[Source, TensorValue],
-               number: Callable[[Source], Node]) -> SizeWriter:  # fmt: skip
+               number: Callable[[Source | Expr], Node]) -> SizeWriter:  # fmt: skip
         """What writes numbers into the captured graph."""
 
         def read(e: Expr) -> Node:
@@ -311,6 +314,8 @@ class Sizes:
             made = self.data.found.get(e)
             if made is not None:
                 return made.read(graph, value)
+            if e in self.env.computed:
+                return number(e)
             reading = self.readings[e]
             if reading.kind == "number":
                 return number(reading.source)
@@ -332,6 +337,10 @@ class Sizes:
                     s: Sym.make(r.name(param(r.source)), None, None)
                     for s, r in self.readings.items() if s in atoms(value)
                 }  # fmt: skip
+                for s, how in self.env.computed.items():
+                    if s in atoms(value):
+                        name = self._call_text(how.fn, (how.value,), param, bind, made)
+                        shown[s] = Sym.make(name, None, None)
                 for s, m in self.data.found.items():
                     if s in atoms(value):
                         name = made(m) if isinstance(m, Made) else (
@@ -353,6 +362,12 @@ class Sizes:
 # what is the same function of symbols
 _EXACT = (operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg,
           operator.pos)  # fmt: skip
+
+
+# and what is computed of floats when a call begins (SizeEnv.rounded)
+_ROUNDINGS = (int, math.floor, math.ceil, math.trunc, round)
+_FLOATS = (operator.add, operator.sub, operator.mul, operator.truediv, operator.neg, operator.pow,
+           float, math.sqrt, math.log, math.log2, math.log10, math.exp)  # fmt: skip
 
 
 def is_owned(source: Source) -> bool:

@@ -1,8 +1,18 @@
-/* Relations between sizes: a flat postfix program over sizes and strides of tensors, and ints. */
+/* Relations between sizes: a flat postfix program over sizes and strides of tensors, and ints.
+   Floats that are rounded in it are on the stack by their bits. */
 #include "_tensor.h"
 
+#include <math.h>
+#include <string.h>
+
 /* The numbers are those of `program.Postfix`. */
-enum { PUSH, LOAD, ADD, MUL, FLOORDIV, MOD, IS_ZERO, NOT_ZERO, AT_MOST_ZERO, N_CODES };
+enum {
+    PUSH, LOAD, ADD, MUL, FLOORDIV, MOD, IS_ZERO, NOT_ZERO, AT_MOST_ZERO,
+    F_ADD, F_SUB, F_MUL, F_DIV, F_POW,                                          /* of two */
+    FLOAT, F_SQRT, F_LOG, F_LOG2, F_LOG10, F_EXP, TRUNC, FLOOR, CEIL, ROUND,    /* of one */
+    N_CODES
+};
+#define LARGEST_FLOAT (1ll << 53)   /* of the integers that all are floats */
 enum { SIZE, STRIDE, NUMBER, N_KINDS };
 #define MAX_STACK 64
 
@@ -45,10 +55,10 @@ check_code(const TwSizes *s)
             }
             continue;
         }
-        depth--;
-        if (depth < (code < IS_ZERO)) {
+        if (depth < (code < IS_ZERO || (code >= F_ADD && code < FLOAT) ? 2 : 1)) {
             return refuse("too few operands");
         }
+        depth -= code < FLOAT;
     }
     return depth == 0 ? 0 : refuse("operands are left");
 }
@@ -200,6 +210,78 @@ apply(int64_t code, int64_t a, int64_t b, int64_t *out)
     }
 }
 
+static inline double
+as_double(int64_t bits)
+{
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static bool
+put(double x, int64_t *out)
+{
+    memcpy(out, &x, sizeof x);
+    return isfinite(x);
+}
+
+/* What Python gives for the same operands; false where it raises, or gives no float. */
+static bool
+apply_floats(int64_t code, double a, double b, int64_t *out)
+{
+    switch (code) {
+    case F_ADD:
+        return put(a + b, out);
+    case F_SUB:
+        return put(a - b, out);
+    case F_MUL:
+        return put(a * b, out);
+    case F_DIV:
+        return b != 0 && put(a / b, out);
+    default:
+        return a >= 0 && (a > 0 || b >= 0) && put(pow(a, b), out);
+    }
+}
+
+static bool
+whole(double x, int64_t *out)
+{
+    if (!(fabs(x) < (double)LARGEST_FLOAT)) {
+        return false;
+    }
+    *out = (int64_t)x;
+    return true;
+}
+
+static bool
+apply_one(int64_t code, int64_t given, int64_t *out)
+{
+    double x = as_double(given);
+
+    switch (code) {
+    case FLOAT:
+        return given <= LARGEST_FLOAT && given >= -LARGEST_FLOAT && put((double)given, out);
+    case F_SQRT:
+        return x >= 0 && put(sqrt(x), out);
+    case F_LOG:
+        return x > 0 && put(log(x), out);
+    case F_LOG2:
+        return x > 0 && put(log2(x), out);
+    case F_LOG10:
+        return x > 0 && put(log10(x), out);
+    case F_EXP:
+        return put(exp(x), out);
+    case FLOOR:
+        return whole(floor(x), out);
+    case CEIL:
+        return whole(ceil(x), out);
+    case ROUND:
+        return whole(nearbyint(x), out);
+    default:
+        return whole(trunc(x), out);
+    }
+}
+
 static inline bool
 relation(int64_t code, int64_t x)
 {
@@ -229,7 +311,19 @@ hold(const TwSizes *s, PyObject *const *regs)
                 return false;
             }
         }
-        else if (!relation(code, stack[--top])) {
+        else if (code < F_ADD) {
+            if (!relation(code, stack[--top])) {
+                return false;
+            }
+        }
+        else if (code < FLOAT) {
+            top--;
+            if (!apply_floats(code, as_double(stack[top - 1]), as_double(stack[top]),
+                              &stack[top - 1])) {
+                return false;
+            }
+        }
+        else if (!apply_one(code, stack[top - 1], &stack[top - 1])) {
             return false;
         }
     }

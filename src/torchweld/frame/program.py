@@ -83,7 +83,12 @@ class Op(IntEnum):
 
 
 class Postfix(IntEnum):
-    """The codes of a SIZES program; the last three take a value off the stack and check it."""
+    """The codes of a SIZES program; IS_ZERO and the next two take a value off the stack and check
+    it.
+
+    Floats are on the stack by their bits: PUSH takes those of one. FLOAT makes one of an integer,
+    TRUNC, FLOOR, CEIL and ROUND integers of one.
+    """
 
     PUSH = 0
     LOAD = 1
@@ -94,6 +99,21 @@ class Postfix(IntEnum):
     IS_ZERO = 6
     NOT_ZERO = 7
     AT_MOST_ZERO = 8
+    F_ADD = 9
+    F_SUB = 10
+    F_MUL = 11
+    F_DIV = 12
+    F_POW = 13
+    FLOAT = 14
+    F_SQRT = 15
+    F_LOG = 16
+    F_LOG2 = 17
+    F_LOG10 = 18
+    F_EXP = 19
+    TRUNC = 20
+    FLOOR = 21
+    CEIL = 22
+    ROUND = 23
 
 
 # what a SIZES program reads of a register: a size or stride of a tensor, or an int

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.ir.conditions import Fact
 from torchweld.ir.expr import Expr, Sym, atoms
+from torchweld.ir.size_values import Rounded, symbols_of
 from torchweld.ir.source import Source
 
 # kind -> what `expected` is
@@ -48,19 +50,44 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class SizeRelation:
-    """A fact about sizes, and where those that are in it are found."""
+    """A fact about sizes, and where those that are in it are found.
+
+    computed: symbols that are computed of others, these before them.
+    """
 
     fact: Fact
     readings: tuple[Reading, ...]
+    computed: tuple[tuple[Expr, Rounded], ...] = ()
 
     def text(self) -> str:
-        return self.fact.text({r.symbol: r.name(r.source.text()) for r in self.readings})
+        return self.fact.text(self.names(lambda r: r.name(r.source.text())))
+
+    def names(self, name: Callable[[Reading], str]) -> dict[Expr, str]:
+        """What the symbols are called, by the names of those that are read."""
+        names: dict[Expr, str] = {r.symbol: name(r) for r in self.readings}
+        for symbol, made in self.computed:
+            names[symbol] = made.text(names)
+        return names
+
+    def values(self, read: Callable[[Reading], int]) -> dict[Expr, int]:
+        """The symbols' values. Errors: those of arithmetic."""
+        values: dict[Expr, int] = {r.symbol: read(r) for r in self.readings}
+        for symbol, made in self.computed:
+            values[symbol] = made.now(values)
+        return values
 
 
-def relation_of(fact: Fact, readings: dict[Expr, Reading]) -> SizeRelation:
+def relation_of(fact: Fact, readings: Mapping[Expr, Reading],
+                computed: Mapping[Expr, Rounded]) -> SizeRelation:  # fmt: skip
     """A fact with the readings that it needs."""
-    needed = sorted(atoms(fact.left) | atoms(fact.right), key=Expr.text)
-    return SizeRelation(fact, tuple(readings[s] for s in needed))
+    needed, made = {*atoms(fact.left), *atoms(fact.right)}, dict[Expr, Rounded]()
+    for symbol, how in reversed(list(computed.items())):
+        if symbol in needed:
+            needed.remove(symbol)
+            needed |= symbols_of(how.value)
+            made = {symbol: how, **made}
+    found = tuple(readings[s] for s in sorted(needed, key=Expr.text))
+    return SizeRelation(fact, found, tuple(made.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -369,6 +369,10 @@ class SizeNode:
             return self
         if isinstance(self.value, Ratio) and ndigits is None:
             return self._int(round_ratio(self.value))
+        if isinstance(self.value, Loose) and ndigits is None:
+            made = self.env.rounded(round, self.value, self.hint)
+            if made is not None:
+                return self._int(made)
         found = round(self.fixed(), ndigits)
         return self.wrap_float(found) if isinstance(found, float) else self.wrap_int(found)
 
@@ -382,6 +386,10 @@ class SizeNode:
             return self
         if isinstance(self.value, Ratio):
             return self._int(exact(self.value))
+        if isinstance(self.value, Loose):
+            made = self.env.rounded(fn, self.value, self.hint)
+            if made is not None:
+                return self._int(made)
         return self.wrap_int(fn(self.fixed()))
 
     # ------------------------------------------------------------ comparisons

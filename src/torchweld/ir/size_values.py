@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,9 @@ from torchweld.ir.expr import (
     Sym,
     as_expr,
     atoms,
+    evaluate,
     from_terms,
+    substitute,
     terms_of,
 )
 
@@ -32,7 +34,68 @@ class Loose:
     args: tuple[Number, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """How an integer is computed of a float, when a call begins: fn(value)."""
+
+    fn: Callable[[float], int]
+    value: Loose
+
+    def text(self, names: Mapping[Expr, str]) -> str:
+        """`int(0.7*x.shape[0])`. names: what symbols are called."""
+        name = "int" if self.fn is math.trunc else self.fn.__name__
+        return f"{name}({float_text(self.value, names)})"
+
+    def now(self, values: Mapping[Expr, int]) -> int:
+        """The integer for these values of the symbols."""
+        return self.fn(_float_now(self.value, values))
+
+
 Number = Expr | Ratio | Loose | float
+_INFIX = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/",
+          operator.pow: "**"}  # fmt: skip
+# what guards compute as Python does
+COMPUTABLE = (*_INFIX, operator.neg, float, math.sqrt, math.log, math.log2, math.log10, math.exp)
+
+
+def is_computable(x: Number) -> bool:
+    """Whether a guard can compute a float: of sizes, by known functions."""
+    if not isinstance(x, Loose):
+        return True
+    arity = 2 if x.fn in _INFIX else 1
+    return x.fn in COMPUTABLE and len(x.args) == arity and all(map(is_computable, x.args))
+
+
+def float_text(x: Number, names: Mapping[Expr, str]) -> str:
+    """A number as Python code."""
+    match x:
+        case Expr():
+            shown: dict[Expr, Expr] = {s: Sym.make(n, None, None) for s, n in names.items()}
+            return substitute(x, shown).text()
+        case Ratio():
+            num = float_text(x.num, names)
+            return num if x.den == 1 else f"({num}) / {x.den}"
+        case Loose():
+            args = [float_text(a, names) for a in x.args]
+            infix = _INFIX.get(x.fn)
+            if infix is None:
+                return f"{x.fn.__name__}({', '.join(args)})"
+            inner = [f"({a})" if " " in a else a for a in args]
+            return f"{inner[0]} {infix} {inner[1]}"
+    return repr(x)
+
+
+def _float_now(x: Number, values: Mapping[Expr, int]) -> Any:
+    match x:
+        case Expr():
+            return evaluate(x, values)
+        case Ratio():
+            return evaluate(x.num, values) / x.den
+        case Loose():
+            return x.fn(*(_float_now(a, values) for a in x.args))
+    return x
+
+
 LARGEST = 2**53  # of the integers that all are floats
 
 

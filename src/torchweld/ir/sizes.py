@@ -19,6 +19,7 @@ from torchweld.ir.conditions import (
     Condition,
     Fact,
     Junction,
+    Ratio,
     Relation,
     at_most,
     by_range,
@@ -40,6 +41,7 @@ from torchweld.ir.expr import (
 )
 from torchweld.ir.residues import all_divided, residue_in
 from torchweld.ir.size_bounds import Interval, Intervals, least, most
+from torchweld.ir.size_values import Loose, Number, Rounded, is_computable, symbols_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,9 @@ class SizeEnv:
         self.unbacked: set[Expr] = set()  # symbols that only the data decides
         # told of what is supposed about these; it may raise
         self.asked: Callable[[Relation], None] = let_be
+        # integers that are computed of floats when a call begins, and whether more may be
+        self.computed: dict[Expr, Rounded] = {}
+        self.computes = False
         self.remembered: dict[object, object] = {}  # what operators made of these sizes
         self._answers: dict[Relation, bool | None] = {}  # as long as no fact is added
 
@@ -117,6 +122,35 @@ class SizeEnv:
         self.bounds[made] = Bounds(lo, hi, self.where(), self.where())
         self.unbacked.add(made)
         return made
+
+    def rounded(self, fn: Callable[[float], int], value: Loose, now: float) -> Expr | None:
+        """fn(value) as a symbol, which is computed when a call begins; None if it cannot be.
+
+        now: the float.
+        """
+        written = self._written(value)
+        for symbol, known in self.computed.items():
+            if known.fn is fn and self._written(known.value) == written:
+                return self.simplify(symbol)
+        if not self.computes or not self.takes_facts or not is_computable(value) or any(
+                map(self.is_open, symbols_of(value))):  # fmt: skip
+            return None
+        made = self.symbol(fn(now), None)
+        self.computed[made] = Rounded(fn, value)
+        if self.hint(made) < 2:  # which no size is that varies
+            self.decide(equal(made, self.hint(made)))
+        return self.simplify(made)
+
+    def _written(self, x: Number) -> Number:
+        """A number with every symbol that is known by others replaced."""
+        match x:
+            case Expr():
+                return self.simplify(x)
+            case Ratio():
+                return Ratio(self.simplify(x.num), x.den)
+            case Loose():
+                return Loose(x.fn, tuple(map(self._written, x.args)))
+        return x
 
     def hint(self, e: Expr) -> int:
         """The value of an expression now."""
