@@ -78,12 +78,13 @@ from torchweld.runtime.cudagraph import Borrowing
 from torchweld.runtime.cudagraph_plan import Lending
 from torchweld.runtime.executable import Executable, make_executable
 from torchweld.runtime.gradients import Differentiable, Gradients
-from torchweld.runtime.host_first import HostFirst
 from torchweld.runtime.sized import SizedExecutable
 
 INCLUDE = Path(__file__).parent / "codegen" / "include"
 Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
 
+# loaded for the first graph on a GPU whose numbers are computed on the CPU
+_HOST_FIRST = "torchweld.runtime.host_first"
 _serial = itertools.count()
 # refusals that are remembered, and compiled graphs after which dead ones are looked for
 _KEEP = 1000
@@ -389,7 +390,8 @@ def _executable(program: Program, owned: frozenset[int], settings: GraphSettings
         if program.host is None:
             return made
         host = make_executable(program.host.program, cfg, INCLUDE)
-        return HostFirst(host, made, program.host)
+        both: Executable = importlib.import_module(_HOST_FIRST).HostFirst(host, made, program.host)
+        return both
 
 
 def _fixed(origin: Origin, values: tuple[int, ...]) -> Program:
