@@ -30,6 +30,7 @@ from torchweld.capture.numbers import drop_unused
 from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.outside_functions import check_fixed
 from torchweld.capture.overlap import MUTATED
+from torchweld.capture.passing import passing
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
 from torchweld.capture.slices import Slices
@@ -106,7 +107,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         rest = suspend(cap) if cap.stop or cap.handed is not None else None
         suppose(cap)
         outputs, result, finish = residualize(cap, grad_mode, locals_, modes, rest)
-        graph = _finish_graph(cap, outputs)
+        graph, ends = _finish_graph(cap, outputs), passing(cap)
     finally:
         _FAKE_LOG.disabled = quiet
         for undo in reversed(cap.state_restore):
@@ -130,7 +131,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
                   rest.resume if rest is not None else None, cap.builder.n_calls,
                   env if readings else None, readings,
-                  cap.locks[0] if cap.locks else None)  # fmt: skip
+                  cap.locks[0] if cap.locks else None, ends)  # fmt: skip
 
 
 def _end_questions(cap: Capture) -> SizeEnv:
