@@ -16,12 +16,19 @@ import torch
 
 from torchweld.base import config, events
 from torchweld.base.collection import collection_paused
-from torchweld.base.errors import InternalError, Refusal, StateChanged, UsageTypeError
-from torchweld.capture.guard_build import GuardBuilder
+from torchweld.base.errors import (
+    InternalError,
+    PromiseError,
+    Refusal,
+    StateChanged,
+    UsageTypeError,
+)
+from torchweld.capture.guard_build import GuardBuilder, load
 from torchweld.capture.modes import restoring
 from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Compiling, is_compiling
+from torchweld.capture.size_guards import size_guards
 from torchweld.frame.program import Entry
 from torchweld.ir.graph import BY_DATA, SETTINGS, VAL
 from torchweld.ir.guard import Guard
@@ -39,7 +46,6 @@ from torchweld.programs import mark_owned
 from torchweld.rests import Miss, names_of
 from torchweld.runtime.overlap import overlap_check
 from torchweld.sites import Made, Site, again, eager_call, locked
-from torchweld.variation import check_promises, guards_of
 
 # held while something is compiled
 LOCK = threading.RLock()
@@ -140,6 +146,28 @@ def make_finish(region: Region, names: dict[str, Any]) -> Any:
     scope: dict[str, Any] = {**known, **{k: v for k, v in names.items() if k in known}}
     exec(compile(region.finish.source, f"<torchweld {region.name}>", "exec"), scope)
     return scope.pop("finish")  # which refers to the scope
+
+
+# ---------------------------------------------------------------- sizes that vary
+def guards_of(region: Region) -> tuple[Guard, ...]:
+    """What must hold for a region, with the relations between sizes so far."""
+    if region.env is None:
+        return region.guards
+    return (*region.guards, *size_guards(region.env, region.readings))
+
+
+def check_promises(region: Region, args: tuple[object, ...]) -> None:
+    """Errors: PromiseError for a size that was marked as dynamic, where the code needs one size."""
+    assert region.env is not None
+    for reading in region.readings:
+        fact = region.env.fixed_by(reading.symbol)
+        if fact is None or reading.kind != "size":
+            continue
+        marked = getattr(load(reading.source, args), "__dict__", {})
+        if reading.dim in marked.get("_dynamo_dynamic_indices", ()):
+            name = reading.name(reading.source.text())
+            raise PromiseError("W405", f"{name} was marked with mark_dynamic, but only "
+                               f"{fact.right.text()} fits", at=fact.at)  # fmt: skip
 
 
 # ---------------------------------------------------------------- entries that end by themselves

@@ -64,7 +64,6 @@ from torchweld.pipeline import (
 )
 from torchweld.rests import origin_of
 from torchweld.sites import REGION, Made, Site, eager_call
-from torchweld.variation import learn
 
 _LOG = logging.getLogger("torchweld")
 # While one thread compiles, the others run eagerly what is not compiled yet; under fullgraph=True,
@@ -480,7 +479,7 @@ def _recompile(of: Named, site: Site, entries: Sequence[Entry],
     told = Recompiled(of, len(entries), why)
     events.emit("recompiles", of.name, told.text(), why=[m.text() for m in why])
     note(told)
-    learn(site, entries, args)
+    importlib.import_module("torchweld.variation").learn(site, entries, args)
 
 
 def _give_up(of: Named, site: Site, entries: Sequence[Entry],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import logging
 import sys
 import types
@@ -30,7 +31,6 @@ from torchweld.capture.numbers import drop_unused
 from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.outside_functions import check_fixed
 from torchweld.capture.overlap import MUTATED
-from torchweld.capture.passing import passing
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
 from torchweld.capture.slices import Slices
@@ -50,6 +50,7 @@ from torchweld.capture.wrap import IMMUTABLE, wrap
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code, Instr
 from torchweld.frame.points import CALLEE, is_rest, sets_up
+from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.ir.sizes import SizeEnv, let_be
 from torchweld.ir.source import Attr, Item, Local, Source
@@ -107,7 +108,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         rest = suspend(cap) if cap.stop or cap.handed is not None else None
         suppose(cap)
         outputs, result, finish = residualize(cap, grad_mode, locals_, modes, rest)
-        graph, ends = _finish_graph(cap, outputs), passing(cap)
+        graph, ends = _finish_graph(cap, outputs), _passing(cap)
     finally:
         _FAKE_LOG.disabled = quiet
         for undo in reversed(cap.state_restore):
@@ -132,6 +133,14 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
                   rest.resume if rest is not None else None, cap.builder.n_calls,
                   env if readings else None, readings,
                   cap.locks[0] if cap.locks else None, ends)  # fmt: skip
+
+
+def _passing(cap: Capture) -> Guard | None:
+    """See passing.py, which is loaded when a frame changes something."""
+    if not (cap.changed or cap.grads or cap.globals_written):
+        return None
+    found: Guard | None = importlib.import_module("torchweld.capture.passing").passing(cap)
+    return found
 
 
 def _end_questions(cap: Capture) -> SizeEnv:

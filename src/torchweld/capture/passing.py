@@ -11,6 +11,7 @@ from typing import Any
 
 from torchweld.capture.grads import grad_source
 from torchweld.capture.session import Capture
+from torchweld.capture.user_keys import UserKey
 from torchweld.capture.values.base import (
     CellValue,
     Const,
@@ -66,7 +67,7 @@ def _after(cap: Capture) -> tuple[After, Boxes]:
             for name in cell.written:
                 after[Item.make(table, name, False)] = cell.attrs.get(name)
                 after[Attr.make(cell.source, name)] = cell.attrs.get(name)
-        else:
+        elif not _has_user_keys(cell):
             boxes[cell.source] = cell
             after.update(_items(cell, cell.source))
     for x, grad in cap.grads.values():
@@ -77,6 +78,15 @@ def _after(cap: Capture) -> tuple[After, Boxes]:
         if table_id in cap.pinned:
             after[Item.make(cap.pinned[table_id], name, False)] = value
     return after, boxes
+
+
+def _has_user_keys(cell: Mutable) -> bool:
+    """Whether looking something up would run code of the user's."""
+    return isinstance(cell, DictValue) and any(map(_is_users, (*cell.items, *cell.absent)))
+
+
+def _is_users(key: object) -> bool:
+    return isinstance(key, UserKey) or (isinstance(key, tuple) and any(map(_is_users, key)))
 
 
 def _items(cell: Mutable, source: Source) -> After:
