@@ -125,10 +125,15 @@ def training_line(row: dict[str, Any]) -> str:
         row["title"], number(eager.get("us")), number(mine.get("us")), times(mine.get("speedup")),
         times(default.get("speedup")), times(graphs.get("speedup")),
         busy if mine.get("gpu_us") is not None else "-",
-        f"{peak(mine)} / {peak(peer)}",
-        f"{number(mine.get('first_s'), '.1f')} ({number(peer.get('first_s'), '.1f')})",
+        f"{peak(mine)} / {peak(peer)}", f"{first_steps(mine)} ({first_steps(peer)})",
     )  # fmt: skip
     return "| " + " | ".join(cells) + " |"
+
+
+def first_steps(result: dict[str, Any]) -> str:
+    """Seconds of the first step; of a step with an optimizer those of the second one too."""
+    each = result.get("first_each_s") or [result.get("first_s")]
+    return " + ".join(number(s, ".1f") for s in each)
 
 
 def training_table(content: dict[str, Any]) -> str:

@@ -11,7 +11,6 @@ import functools
 import importlib
 import logging
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -30,7 +29,6 @@ from torchweld.base.errors import (
     Refusal,
     StateChanged,
     Unsupported,
-    UsageTypeError,
     WeldError,
 )
 from torchweld.capture.class_writes import Written
@@ -39,50 +37,38 @@ from torchweld.capture.guard_build import GuardBuilder
 from torchweld.capture.interp import capture
 from torchweld.capture.marks import Mark, current_stance, mark_of
 from torchweld.capture.originals import follow_originals
-from torchweld.capture.overlap import safe_from_overlap
-from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
 from torchweld.capture.state import Stuck, WithoutCopies, WithoutSupposed
 from torchweld.capture.wrap import is_empty_cell
 from torchweld.data_sizes import CODES as BY_DATA
+from torchweld.entries import LOCK, build_entry
 from torchweld.frame import hook
 from torchweld.frame.assemble import Unassemblable
 from torchweld.frame.decode import decode
 from torchweld.frame.hook import FrameView
 from torchweld.frame.program import Dispatcher, Entry, torch_init
 from torchweld.generators import is_suspendable, starter
-from torchweld.ir.graph import SETTINGS, VAL
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
-from torchweld.ir.size_node import hint_of
 from torchweld.ir.source import Local
 from torchweld.pipeline import (
     STATISTICS,
-    Backend,
     Captured,
     Eager,
     Miss,
     Named,
     Recompiled,
-    eager_backend,
     named,
     note,
     wanted,
-    weld_backend,
 )
-from torchweld.programs import mark_owned
-from torchweld.rests import names_of, origin_of
-from torchweld.runtime.overlap import overlap_check
-from torchweld.sites import REGION, Made, Site, again, eager_call, locked
-from torchweld.variation import check_promises, guards_of, learn
+from torchweld.rests import origin_of
+from torchweld.sites import REGION, Made, Site, eager_call
 
 _LOG = logging.getLogger("torchweld")
-_lock = threading.RLock()
 # While one thread compiles, the others run eagerly what is not compiled yet; under fullgraph=True,
 # which has no eager code, they wait this many seconds.
 _PATIENCE = 60.0
-# after this many captures in vain it is no other thread's doing
-_CHANGES = 10
 # there was nothing to compile, which fullgraph does not mind
 _HARMLESS = ("W113",)
 # nothing can be compiled in front of these, or nothing behind them
@@ -91,8 +77,6 @@ _WHOLE = ("W113", "W115", "W116")
 _ATTEMPTS = 6
 # after so many stretches without an operator in a row, the rest of a frame runs eagerly
 _EMPTY = 6
-# a graph with fewer operators that begins or ends at a break runs as it is
-_FEW = 3
 _ready = False
 
 
@@ -129,7 +113,7 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
     What cannot be captured gets an entry too, which runs it eagerly. Errors: FullGraphError under
     fullgraph; what the backend raises.
     """
-    if not _lock.acquire(timeout=_PATIENCE if site.options.fullgraph else 0):
+    if not LOCK.acquire(timeout=_PATIENCE if site.options.fullgraph else 0):
         return None
     try:
         follow_originals(args)
@@ -147,7 +131,7 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
         events.emit("capture", "in vain", error.why, code=error.code)
         return None
     finally:
-        _lock.release()
+        LOCK.release()
 
 
 def why_missed(entries: Sequence[Entry], args: tuple[object, ...]) -> tuple[Miss, ...]:
@@ -289,7 +273,7 @@ def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], si
         raise Round
     if cap.handed is not None and not region.operators and site.empty >= _EMPTY:
         raise Unsupported("W113", f"{region.name} runs no tensor operation")
-    entry = build_entry(region, fn, args, site)
+    entry = build_entry(region, fn, args, site, miss)
     if wanted():
         runs = entry.info.compiled.text() if entry.info.compiled is not None else ""
         note(Captured(named(fn), region.graph, entry.info.guards, runs))
@@ -319,88 +303,6 @@ class Round(Exception):
 def report_internal(error: WeldError) -> None:
     STATISTICS.internal_errors += 1
     events.emit("graph_breaks", "internal error", str(error), code="W901", why=error.why)
-
-
-def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...],
-                site: Site) -> Entry:  # fmt: skip
-    """Compile a region's graph and put guards and residual program around it."""
-    finish_inputs = region.finish.inputs if region.finish else ()
-    wanted_sources = (*region.inputs, *finish_inputs)
-    guards = guards_of(region)
-    builder = GuardBuilder(guards, wanted_sources, len(args))
-    program = builder.build()
-    failing = program.explain(args)
-    if failing >= 0:
-        site.changes += 1
-        why = f"a guard fails on what it was made of: {program.reasons[failing]}"
-        raise StateChanged("W118", why) if site.changes < _CHANGES else InternalError(why)
-    values = program.registers(args)
-    region.graph.meta[SETTINGS] = site.options.graph
-    mark_owned(region, [values[builder.register(s)] for s in region.inputs])
-    if _is_worth(region, site):
-        STATISTICS.graphs += 1
-        call = _compiled_call(region, builder, values, site.options.backend)
-    else:
-        call = safe_from_overlap(region.graph, region.graph.forward, overlap_check())
-    if region.env is not None:
-        check_promises(region, args)
-        guards = guards_of(region)  # with what the later stages have decided
-        builder = GuardBuilder(guards, wanted_sources, len(args))
-        program = builder.build()
-    if events.wants("guards"):
-        events.emit("guards", region.name, "\n" + "\n".join(g.text() for g in guards))
-    eager = eager_call(fn, site)
-    scope = {CALL: call, EAGER: eager if region.lock is None else again,
-             **names_of(region, site, miss)}  # fmt: skip
-    finish = make_finish(region, scope) if region.finish else None
-    if region.lock is not None and finish is not None:
-        registers = [builder.register(s) for s in finish_inputs]
-        run = locked(region.lock, program, registers, finish, eager)
-        entry = Entry(program, [], None, run, registers[len(registers) - len(args) :])
-    elif region.finish is not None and CALL in region.finish.consts:
-        entry = Entry(program, [], None, finish, [builder.register(s) for s in finish_inputs])
-    else:
-        entry = Entry(
-            program, [builder.register(s) for s in region.inputs], call, finish,
-            [builder.register(s) for s in finish_inputs],
-            region.result if region.result is not None else -1,
-        )  # fmt: skip
-    owns = site.options.backend in (weld_backend, eager_backend) and not wanted()
-    entry.info = Made(guards, region, STATISTICS.take_newest(), owns)
-    return entry
-
-
-def _compiled_call(region: Region, builder: GuardBuilder, values: tuple[object, ...],
-                   backend: Backend) -> Callable[..., Any]:  # fmt: skip
-    """What the backend makes of the graph; it gets the real inputs as examples."""
-    real = iter([values[builder.register(s)] for s in region.inputs])
-    fakes = [n.meta[VAL] for n in region.graph.graph.nodes if n.op == "placeholder"]
-    examples = [next(real) if isinstance(f, torch.Tensor) else hint_of(f) for f in fakes]
-    call = backend(region.graph, examples)
-    if not callable(call):
-        raise UsageTypeError("W401", f"backend returned {type(call).__name__}, not a callable")
-    return safe_from_overlap(region.graph, call, overlap_check())
-
-
-def _is_worth(region: Region, site: Site) -> bool:
-    """Whether a graph is worth a compilation: most breaks are a comparison of one number, and what
-    leads to it is not. A backend of the user's gets every graph."""
-    users = region.operators > 0 and site.options.backend is not weld_backend
-    if users or region.operators >= _FEW or (region.resume is None and site.owner is None):
-        return True
-    if region.operators:
-        why = Refusal("W119", f"{region.name} has {region.operators} operators here")
-        events.emit("graph", "not compiled", why.text(), code=why.code, why=why.why)
-    return False
-
-
-def make_finish(region: Region, names: dict[str, Any]) -> Any:
-    """The residual program as a function; `names` are what the pipeline gives to it."""
-    assert region.finish is not None
-    known = region.finish.consts
-    scope: dict[str, Any] = {**known, **{k: v for k, v in names.items() if k in known}}
-    exec(compile(region.finish.source, f"<torchweld {region.name}>", "exec"), scope)
-    return scope.pop("finish")  # which refers to the scope
 
 
 def _generator_entry(fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Entry:
@@ -503,7 +405,7 @@ def on_frame(view: FrameView) -> tuple[weakref.ReferenceType[Entry], ...] | None
     if not _has_tensors(view.locals):
         site.idle += 1
         return _as_before(view) if site.idle < _IDLE else None
-    if not _lock.acquire(blocking=False):
+    if not LOCK.acquire(blocking=False):
         return _as_before(view)
     try:
         if _declines(site, named(view.function), site.entries, args):
@@ -516,7 +418,7 @@ def on_frame(view: FrameView) -> tuple[weakref.ReferenceType[Entry], ...] | None
     except StateChanged:
         return _as_before(view)
     finally:
-        _lock.release()
+        LOCK.release()
     if entry is None:
         return None
     site.entries.append(entry)
@@ -577,7 +479,7 @@ def _recompile(of: Named, site: Site, entries: Sequence[Entry],
     told = Recompiled(of, len(entries), why)
     events.emit("recompiles", of.name, told.text(), why=[m.text() for m in why])
     note(told)
-    learn(site, entries, args)
+    importlib.import_module("torchweld.variation").learn(site, entries, args)
 
 
 def _give_up(of: Named, site: Site, entries: Sequence[Entry],

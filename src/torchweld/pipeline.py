@@ -493,6 +493,14 @@ def through_aten(gm: GraphModule, why: Refusal) -> Compiled:
     return Compiled(gm.forward, None, why)
 
 
+def put_off(gm: GraphModule, why: Refusal) -> None:
+    """Note that a graph is not compiled yet; what compiles for a GPU starts meanwhile."""
+    events.emit("graph", "not compiled yet", why.text(), code=why.code, why=why.why)
+    if any(f.device.type == "cuda" for f in values_of_inputs(gm) if isinstance(f, torch.Tensor)):
+        triton_service.warm(config.current())
+    STATISTICS.add(Compiled(gm.forward, None, why))
+
+
 def weld_backend(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """The default backend."""
     settle_numbers(gm)

@@ -42,10 +42,11 @@ class Options:
     graph: GraphSettings = field(default_factory=GraphSettings)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Made:
     """`Entry.info`. region: None if the entry runs the function eagerly. compiled: what the default
-    backend made of its graph. owns: the graph is known to nobody else, and ends with the entry."""
+    backend made of its graph so far. owns: the graph is known to nobody else, and ends with the
+    entry."""
 
     guards: tuple[Guard, ...]
     region: Region | None

@@ -1,7 +1,4 @@
-"""What changes between two calls: learned from calls that no entry fits, promised by the user.
-
-Also the guards of a region whose sizes vary: later stages add to what was decided by them.
-"""
+"""What changes between two calls: learned from those that no entry fits, so loaded late."""
 
 from __future__ import annotations
 
@@ -9,13 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from torchweld.base.errors import PromiseError
 from torchweld.capture.class_state import ClassState
 from torchweld.capture.guard_build import load
-from torchweld.capture.size_guards import size_guards
 from torchweld.frame.program import Entry, tensor_codes
 from torchweld.ir.guard import Guard
-from torchweld.ir.region import Region
 from torchweld.ir.source import Source
 from torchweld.sites import Site
 
@@ -68,24 +62,3 @@ def changed_parts(guard: Guard, args: tuple[object, ...]) -> Iterator[tuple[Sour
         for d, (a, b) in enumerate(zip(was, is_, strict=False)):
             if a is not None and a != b:
                 yield guard.source, kind, d
-
-
-def guards_of(region: Region) -> tuple[Guard, ...]:
-    """What must hold for a region, with the relations between sizes so far."""
-    if region.env is None:
-        return region.guards
-    return (*region.guards, *size_guards(region.env, region.readings))
-
-
-def check_promises(region: Region, args: tuple[object, ...]) -> None:
-    """Errors: PromiseError for a size that was marked as dynamic, where the code needs one size."""
-    assert region.env is not None
-    for reading in region.readings:
-        fact = region.env.fixed_by(reading.symbol)
-        if fact is None or reading.kind != "size":
-            continue
-        marked = getattr(load(reading.source, args), "__dict__", {})
-        if reading.dim in marked.get("_dynamo_dynamic_indices", ()):
-            name = reading.name(reading.source.text())
-            raise PromiseError("W405", f"{name} was marked with mark_dynamic, but only "
-                               f"{fact.right.text()} fits", at=fact.at)  # fmt: skip

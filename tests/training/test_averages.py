@@ -9,6 +9,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from torchweld.pipeline import STATISTICS
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 
 def make_step(model, average):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -10,6 +10,8 @@ from torch.utils.checkpoint import checkpoint
 import torchweld
 from torchweld.pipeline import STATISTICS
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 
 def test_twenty_steps_of_descent_are_one_graph():
     def make(model):

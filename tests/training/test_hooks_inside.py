@@ -6,6 +6,8 @@ from step_twin import assert_left, assert_one_graph, batches, compiled, descend,
 
 from torchweld.pipeline import STATISTICS
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 
 def hooked(register):
     """A step whose parameters have hooks from outside."""

@@ -5,6 +5,8 @@ import torch
 from step_twin import assert_one_graph, batches, compiled, descend, mlp, run
 from torch import nn
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 OPTIMIZERS = {
     "sgd": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9),
     "adamw": lambda ps: torch.optim.AdamW(ps, lr=1e-2),

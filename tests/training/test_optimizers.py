@@ -12,6 +12,8 @@ from optimizer_twin import SHAPES, check_steps, drive, parameters
 import torchweld
 from torchweld import pipeline
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 SGD = (
     {}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
     {"momentum": 0.9, "dampening": 0.1, "foreach": True}, {"maximize": True, "weight_decay": 0.1},

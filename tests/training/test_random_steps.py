@@ -13,6 +13,8 @@ from step_maker import Made, Recipe, batches
 import torchweld
 from torchweld.pipeline import STATISTICS
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 
 def compare(got, want, close, at):
     """Assert that two states are equal, containers and numbers included."""

@@ -6,6 +6,8 @@ from step_twin import assert_one_graph, batches, mlp, run
 
 from torchweld.pipeline import STATISTICS
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 
 def make_step(optimizer_of, clip=False, dtype=torch.float16, scale=1024.0, states=None):
     def make(model):

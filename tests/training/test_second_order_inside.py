@@ -6,6 +6,8 @@ from step_twin import assert_one_graph, batches, compiled, descend, mlp, run
 
 from torchweld.pipeline import STATISTICS
 
+pytestmark = pytest.mark.usefixtures("at_once")
+
 
 def sizes(model):
     return sum(p.grad.square().sum() for p in model.parameters())

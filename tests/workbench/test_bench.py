@@ -70,6 +70,12 @@ def test_whole_step_is_a_step_of_adamw(compiler):
         torch.testing.assert_close(got, want)
 
 
+def test_the_second_of_the_first_steps_finds_the_state_of_the_optimizer():
+    work = WholeStep(torch.nn.Sequential(torch.nn.Linear(4, 3), Mean()), (torch.randn(2, 4),))
+    first, second = (float(loss) for loss, *_ in work.each())
+    assert second < first
+
+
 class Mean(torch.nn.Module):
     def forward(self, x):
         return x.square().mean()

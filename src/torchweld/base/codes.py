@@ -100,6 +100,11 @@ _ROWS = (
         "random number that decides how Python goes on",
         "none needed: the graph ends before it; or draw it outside, or as a Tensor",
     ),
+    (
+        "W121",
+        "graph that its own effects make useless: not compiled before it is used again",
+        "none needed: its operators run one by one, as in eager; or set TORCHWELD_SKIP=passing",
+    ),
     # graph, lower, fuse, codegen: W2xx
     ("W201", "graph cannot be made functional", "report it with the graph from TORCHWELD_DUMP"),
     ("W202", "operator without a lowering runs in ATen", "none needed"),

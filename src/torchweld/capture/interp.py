@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import logging
 import sys
 import types
@@ -49,6 +50,7 @@ from torchweld.capture.wrap import IMMUTABLE, wrap
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code, Instr
 from torchweld.frame.points import CALLEE, is_rest, sets_up
+from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.ir.sizes import SizeEnv, let_be
 from torchweld.ir.source import Attr, Item, Local, Source
@@ -107,7 +109,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         suppose(cap)
         place_computed(cap)
         outputs, result, finish = residualize(cap, grad_mode, locals_, modes, rest)
-        graph = _finish_graph(cap, outputs)
+        graph, ends = _finish_graph(cap, outputs), _passing(cap)
     finally:
         _FAKE_LOG.disabled = quiet
         for undo in reversed(cap.state_restore):
@@ -129,8 +131,17 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         _forget_requires_grad(cap)
     env, readings = _end_questions(cap), tuple(cap.sizes.readings.values())
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
-                  rest.resume if rest else None, cap.builder.n_calls, env if readings else None,
-                  readings, cap.locks[0] if cap.locks else None)  # fmt: skip
+                  rest.resume if rest else None, cap.builder.n_calls,
+                  env if readings else None, readings,
+                  cap.locks[0] if cap.locks else None, ends)  # fmt: skip
+
+
+def _passing(cap: Capture) -> Guard | None:
+    """See passing.py, which is loaded when a frame changes something."""
+    if not (cap.changed or cap.grads or cap.globals_written):
+        return None
+    found: Guard | None = importlib.import_module("torchweld.capture.passing").passing(cap)
+    return found
 
 
 def _end_questions(cap: Capture) -> SizeEnv:

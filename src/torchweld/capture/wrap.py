@@ -353,7 +353,7 @@ def cell_of(cap: Capture, obj: types.CellType, source: Source, contents: Source)
         except ValueError:
             slot = None
             cap.guard("predicate", source, is_empty_cell)
-        known = cap.cells[id(obj)] = CellValue(slot, source, obj)
+        known = cap.cells[id(obj)] = CellValue(slot, source, obj, contents)
         cap.kept.append(obj)
     return known
 

@@ -76,8 +76,11 @@ entry_call(TwEntry *e, Payload *pay)
         outs = Py_NewRef(Py_None);
     }
     else {
-        outs = PyObject_Vectorcall(e->call, pay->values + 1,
+        PyObject *call = Py_NewRef(e->call);    /* it may be replaced while it runs */
+
+        outs = PyObject_Vectorcall(call, pay->values + 1,
                                    (size_t)e->n_inputs | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+        Py_DECREF(call);
         if (outs == NULL) {
             return NULL;
         }
@@ -299,14 +302,32 @@ entry_dealloc(TwEntry *e)
 
 static PyMemberDef entry_members[] = {
     {"program", T_OBJECT, offsetof(TwEntry, program), READONLY},
-    {"call", T_OBJECT, offsetof(TwEntry, call), READONLY},
     {"finish", T_OBJECT, offsetof(TwEntry, finish), READONLY},
     {"result", T_PYSSIZET, offsetof(TwEntry, result), READONLY},
     {"hits", T_ULONGLONG, offsetof(TwEntry, hits), READONLY, "How often it was run."},
     {NULL},
 };
 
+static PyObject *
+entry_get_call(TwEntry *e, void *closure)
+{
+    return Py_NewRef(e->call == NULL ? Py_None : e->call);
+}
+
+/* An entry that calls something always does. */
+static int
+entry_set_call(TwEntry *e, PyObject *value, void *closure)
+{
+    if (e->call == NULL || value == NULL || !PyCallable_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "call can only be replaced, by another callable");
+        return -1;
+    }
+    Py_SETREF(e->call, Py_NewRef(value));
+    return 0;
+}
+
 static PyGetSetDef entry_getset[] = {
+    {"call", (getter)entry_get_call, (setter)entry_set_call, "What computes the outputs."},
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict},
     {NULL},
 };

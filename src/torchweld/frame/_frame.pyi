@@ -65,6 +65,7 @@ class Program:
 
 class Entry:
     info: Any
+    call: Callable[..., Any] | None
     def __new__(
         cls,
         program: Program,
@@ -76,8 +77,6 @@ class Entry:
     ) -> Entry: ...
     @property
     def program(self) -> Program: ...
-    @property
-    def call(self) -> Callable[..., Any] | None: ...
     @property
     def finish(self) -> Callable[..., Any] | None: ...
     @property

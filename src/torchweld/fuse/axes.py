@@ -63,17 +63,17 @@ def accesses(members: Sequence[Member], inside: set[Buffer]) -> list[Access]:
     """The addresses of all members; buffers `inside` the kernel have no address."""
     out: list[Access] = []
     for m in members:
-        n = m.nest
+        n, count = m.nest, _points(m.nest)
         if n.out not in inside:
             form = linear(address(n.out.strides, n.index))
             share = share_of(n, form)
-            out.append(Access(form, n.out.dtype.bytes, True, share, share * _points(n), m))
+            out.append(Access(form, n.out.dtype.bytes, True, share, share * count, m))
         for ld in m.loads:
             if ld.buffer not in inside:
                 form = linear(address(ld.buffer.strides, ld.index))
                 share = share_of(n, form)
                 bits = ld.buffer.dtype.bytes
-                out.append(Access(form, bits, False, share, share * _points(n), m))
+                out.append(Access(form, bits, False, share, share * count, m))
         # an index that is used as a number must stay linear too
         for x in (n.body, *index_scalars(n.index)):
             out += [Access(linear(e), 0, False, 0.0, 0.0, m) for e in body_facts(x).exprs]
@@ -89,15 +89,19 @@ def share_of(n: Nest, form: Linear) -> float:
     return share
 
 
-def vector_score(sym: Sym, size: Expr, found: Sequence[Access]) -> float:
-    """How much traffic is contiguous along `sym`, less what is strided."""
+def vector_score(sym: Sym, size: Expr, found: Sequence[Access], moved: bool = False) -> float:
+    """How much traffic is contiguous along `sym`, less what is strided.
+
+    moved: count all that is moved, not the share of each member's points.
+    """
     good = bad = 0.0
     for a in found:
         step = a.form.stride(sym)
+        traffic = (a.weight if moved else a.share) * a.bytes * (1.5 if a.store else 1.0)
         if step is ONE:
-            good += a.share * a.bytes * (1.5 if a.store else 1.0)
+            good += traffic
         elif step is not ZERO:
-            bad += a.share * a.bytes * (1.5 if a.store else 1.0)
+            bad += traffic
     return (good - bad) * min(extent(size), 16) / 16
 
 

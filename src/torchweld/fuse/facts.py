@@ -223,7 +223,7 @@ class Substitution:
         return total
 
     def index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(self.expr(e) for e in index)
+        return tuple([self.expr(e) for e in index])
 
     def scalar(self, x: Scalar) -> Scalar:
         hit = self._scalars.get(x)
@@ -234,7 +234,8 @@ class Substitution:
     def _scalar(self, x: Scalar) -> Scalar:
         match x:
             case Op():
-                return Op.make(x.name, tuple(self.scalar(a) for a in x.args), x.dtype)
+                args = tuple([self.scalar(a) for a in x.args])
+                return x if args == x.args else Op.make(x.name, args, x.dtype)
             case Load():
                 return self.load(x, self.index(x.index))
             case Index():
@@ -243,7 +244,7 @@ class Substitution:
 
     def load(self, x: Load, index: tuple[Expr, ...]) -> Scalar:
         """The load at its new index; subclasses replace loads of chosen buffers."""
-        return Load.make(x.buffer, index)
+        return x if index == x.index else Load.make(x.buffer, index)
 
 
 class BufferSwap(Substitution):
@@ -263,7 +264,7 @@ def points(axes: tuple[Expr, ...]) -> int:
     """How many points a loop nest likely has: a cost. A symbolic size counts with its hint."""
     total = 1
     for n in axes:
-        total *= extent(n)
+        total *= n.n if type(n) is Int else extent(n)
     return total
 
 

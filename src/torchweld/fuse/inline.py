@@ -86,8 +86,10 @@ def at_index(p: Nest, index: Index) -> Scalar:
     values: dict[Expr, Expr] = {
         e: at
         for e, at in zip(p.index, index, strict=True)
-        if isinstance(e, Sym) and not isinstance(e, SizeSym)
+        if e is not at and isinstance(e, Sym) and not isinstance(e, SizeSym)
     }
+    if not values:
+        return stored(p)
     return Substitution(values).scalar(stored(p))
 
 

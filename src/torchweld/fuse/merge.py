@@ -9,7 +9,7 @@ does both, and the order of stages within the row is all that is needed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torchweld.base.errors import Refusal
 from torchweld.fuse.align import aligned
@@ -398,10 +398,8 @@ def _transposed(a: Group, b: Group, names: Names, target: Target) -> str:
 def _inner(g: Group, target: Target) -> Sym | None:
     """The axis along which the most bytes are contiguous."""
     if g.scores.keys() != g.sizes.keys():
-        found = accesses(g.members, set())
-        if not target.vector:  # no loop is vectorised: what counts is all that is moved
-            found = [replace(x, share=x.weight) for x in found]
-        g.scores = {s: vector_score(s, n, found) for s, n in g.sizes.items()}
+        found, moved = accesses(g.members, set()), not target.vector  # no loop is vectorised
+        g.scores = {s: vector_score(s, n, found, moved) for s, n in g.sizes.items()}
     return max(g.scores, key=lambda s: g.scores[s]) if g.scores else None
 
 

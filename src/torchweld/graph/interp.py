@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,10 @@ class Interpreter:
             return None  # here nothing is saved
         if is_number(node.meta.get(VAL)):
             return fresh(node.meta[VAL])  # computed of sizes: no operator
+        if node.target is operator.getitem and isinstance(node.args[0], Node):
+            several = self.env[node.args[0]]
+            if isinstance(several, list | tuple):
+                return several[self._value(node.args[1])]  # no operator
         at = node.meta.get(LOC, NOWHERE)
         target = node.target
         again = isinstance(target, Checkpointed)

@@ -28,6 +28,9 @@ class DType(Enum):
     C128 = "c128"
     OTHER = "other"
 
+    # members are compared by identity; Enum's own hash is Python code, and part of every key
+    __hash__ = object.__hash__
+
     @property
     def bytes(self) -> int:
         """Size of one element in bytes (0 for OTHER)."""

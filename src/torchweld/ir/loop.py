@@ -13,7 +13,7 @@ in order, so a read sees the writes before it. docs/ir.md gives the text form.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -281,40 +281,54 @@ def children(x: Scalar) -> tuple[Scalar, ...]:
         case Op():
             return x.args
         case Load():
-            return tuple(s for e in x.index for s in scalars_in(e))
+            return _scalars_of(x.index)
         case Index():
-            return tuple(scalars_in(x.expr))
+            return scalars_in(x.expr)
         case _:
             return ()
 
 
-def scalars_in(e: Expr) -> Iterator[Scalar]:
+@lru_cache(1 << 14)
+def _scalars_of(index: tuple[Expr, ...]) -> tuple[Scalar, ...]:
+    return tuple([s for e in index for s in scalars_in(e)])
+
+
+def scalars_in(e: Expr) -> tuple[Scalar, ...]:
     """The run-time scalars that an index expression depends on."""
     if isinstance(e, Int | Sym):
-        return
-    for a in sorted(atoms(e), key=lambda a: a.text()):
-        if isinstance(a, Ind):
-            assert isinstance(a.scalar, Scalar)
-            yield a.scalar
+        return ()
+    found: list[Scalar] = []
+    for a in sorted([a for a in atoms(e) if isinstance(a, Ind)], key=Expr.text):
+        assert isinstance(a.scalar, Scalar)
+        found.append(a.scalar)
+    return tuple(found)
 
 
-def walk(x: Scalar) -> Iterator[Scalar]:
-    """Every distinct node under `x`, children first."""
+@lru_cache(1 << 14)
+def walk(x: Scalar) -> tuple[Scalar, ...]:
+    """Every distinct node under `x`, children first. Every stage asks for those of the same
+    bodies."""
+    found: list[Scalar] = []
     seen: set[Scalar] = set()
     stack: list[tuple[Scalar, bool]] = [(x, False)]
     while stack:
         node, done = stack.pop()
         if done:
-            yield node
+            found.append(node)
         elif node not in seen:
             seen.add(node)
-            stack.append((node, True))
-            stack.extend((c, False) for c in children(node) if c not in seen)
+            below = children(node)
+            if below:
+                stack.append((node, True))
+                stack += [(c, False) for c in below if c not in seen]
+            else:
+                found.append(node)
+    return tuple(found)
 
 
 @lru_cache(1 << 14)
 def loads(x: Scalar) -> tuple[Load, ...]:
-    """The loads under `x`. Every stage asks for those of the same bodies."""
+    """The loads under `x`."""
     return tuple([n for n in walk(x) if isinstance(n, Load)])
 
 

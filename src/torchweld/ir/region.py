@@ -70,6 +70,7 @@ class Region:
         hold, those included that later stages add.
     lock: what is to be held meanwhile, if the frame takes a lock; then `finish` calls the graph.
     resume: if the frame was captured up to a break only. operators: calls in the graph.
+    passing: a guard that what the frame does makes fail, so that its next call needs another entry.
     """
 
     name: str
@@ -83,3 +84,4 @@ class Region:
     env: SizeEnv | None = field(default=None, compare=False)
     readings: tuple[Reading, ...] = ()
     lock: object = field(default=None, compare=False)
+    passing: Guard | None = field(default=None, compare=False)

@@ -81,8 +81,14 @@ class WholeStep(Work):
     """A module that gives a loss. A call is a step of AdamW: gives the loss and the parameters.
 
     A compiler that takes it as a whole gets one function; any other gets the module, between
-    torch's own backward and fused optimizer.
+    torch's own backward and fused optimizer. parameters: the module's, listed once.
     """
+
+    parameters: tuple[torch.nn.Parameter, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        module: Any = self.fn
+        object.__setattr__(self, "parameters", tuple(module.parameters()))
 
     def compiled(self, compile: Compile, whole: bool) -> Callable[..., Any]:
         if not whole:
@@ -93,7 +99,13 @@ class WholeStep(Work):
         with torch.enable_grad():
             loss = (self.compiled(lambda f: f, False) if fn is None else fn)(
                 *self.args, **self.kwargs)  # fmt: skip
-        return (loss.detach(), *self.fn.parameters())  # type: ignore[attr-defined]
+        return (loss.detach(), *self.parameters)
+
+    def each(self, fn: Callable[..., Any] | None = None) -> Iterator[Any]:
+        """Two steps: a compiler may wait for the second one, which finds the optimizer's state."""
+        step = self.compiled(lambda f: f, False) if fn is None else fn
+        yield self.call(step)
+        yield self.call(step)
 
 
 def _step(model: Callable[..., Any], module: Any, fused: bool) -> Callable[..., Any]:

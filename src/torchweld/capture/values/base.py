@@ -363,14 +363,15 @@ class UserException(InstanceValue):
 
 
 class CellValue(Mutable):
-    """A closure cell; `contents` is None while empty."""
+    """A closure cell; `contents` is None while empty. place: where a real one's are found."""
 
-    __slots__ = ("contents",)
+    __slots__ = ("contents", "place")
 
     def __init__(self, contents: Slot | None, source: Source | None = None,
-                 real: object = None) -> None:  # fmt: skip
+                 real: object = None, place: Source | None = None) -> None:  # fmt: skip
         super().__init__(source, real)
         self.contents = contents
+        self.place = place
 
     def cls(self) -> type:
         return types.CellType

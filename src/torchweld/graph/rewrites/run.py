@@ -83,8 +83,9 @@ def rewrite_joint(graph: Graph, cfg: Config) -> None:
 
 
 def _run(rows: Iterable[Rewrite], graph: Graph, cfg: Config) -> None:
+    there = {n.target for n in graph.nodes}
     for row in rows:
-        if row.name in cfg.skip or not any(n.target in row.of for n in graph.nodes):
+        if row.name in cfg.skip or there.isdisjoint(row.of):
             continue
         try:
             row.run(graph)
@@ -92,3 +93,4 @@ def _run(rows: Iterable[Rewrite], graph: Graph, cfg: Config) -> None:
             emit("graph", f"no {row.name}", error.why, code=error.code, why=error.why)
             raise RefusedError(row.name) from error
         drop_dead(graph, frozenset())
+        there = {n.target for n in graph.nodes}
