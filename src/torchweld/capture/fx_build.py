@@ -585,18 +585,15 @@ def _holds_tensor(x: object) -> bool:
     if isinstance(x, dict):
         return any(_holds_tensor(i) for i in x.values())
     return isinstance(x, torch.Tensor) or (
-        isinstance(x, tuple | list) and any(_holds_tensor(i) for i in x)
-    )
+        isinstance(x, tuple | list) and any(map(_holds_tensor, x)))  # fmt: skip
 
 
 def _version(fake: torch.Tensor) -> int:
     return 0 if fake.is_inference() else fake._version
 
 
-_PLAIN = (
-    bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
-    torch.memory_format,
-)  # fmt: skip
+_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
+          torch.memory_format)  # fmt: skip
 _ARGUMENT = (*_PLAIN, slice, type(Ellipsis), range)
 # what torch takes for a dtype
 _DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64,

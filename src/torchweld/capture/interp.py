@@ -82,8 +82,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     cap.wrapper = wrap
     cap.caller = call_value
     cap.inner, cap.stop_numbers = run_inner, stops_of
-    copies = cap.copies and "backward" not in fn.__code__.co_names
-    if copies and not cap.late.sources and "slices" not in config.current().skip:
+    if _copies(cap, fn):
         cap.slices = Slices()
     grad_mode, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     _guard_state(cap)
@@ -134,6 +133,12 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
                   rest.resume if rest else None, cap.builder.n_calls,
                   env if readings else None, readings,
                   cap.locks[0] if cap.locks else None, ends)  # fmt: skip
+
+
+def _copies(cap: Capture, fn: types.FunctionType) -> bool:
+    """Whether calls of alike modules may be copied."""
+    wanted = cap.copies and "backward" not in fn.__code__.co_names
+    return wanted and not cap.late.sources and "slices" not in config.current().skip
 
 
 def _passing(cap: Capture) -> Guard | None:
