@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.backends import cuda
 from torch.fx import Graph, GraphModule, Interpreter, Node, symbolic_trace
 from torch.fx.node import map_aggregate
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch_capture import capture
 
 import torchweld.graph.joint as joints
@@ -31,8 +34,21 @@ def graph_of(fn: Callable[..., Any], *specs: Any, device: str = "cuda:0") -> Gra
             shape, dtype = spec if isinstance(spec[1], torch.dtype) else (spec, BF16)
             node.meta[VAL] = torch.empty(shape, dtype=dtype, device=device)
     del mode
-    with torch.no_grad():
+    with torch.no_grad(), nullcontext() if device == "cpu" else unasked():
         return normalize(gm, current()).forward
+
+
+@contextmanager
+def unasked() -> Iterator[None]:
+    """As where there is no GPU to ask, which has its own opinion of what suits it: attention is
+    taken apart, and rules say which kernel has it whole, of those that the settings allow."""
+    names = [f"{name}_sdp_enabled" for name in ("flash", "mem_efficient", "cudnn", "math")]
+    allowed = {name: getattr(cuda, name)() for name in names}
+    with pytest.MonkeyPatch.context() as patch, sdpa_kernel(SDPBackend.MATH):
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        for name, answer in allowed.items():
+            patch.setattr(cuda, name, lambda answer=answer: answer)
+        yield
 
 
 def pretend_cuda(graph: Graph) -> None:

@@ -43,6 +43,9 @@ def library(monkeypatch):
     monkeypatch.setattr(product_plans, "_handles", {})
     monkeypatch.setattr(product_plans, "_found", {})
     monkeypatch.setattr(product_plans, "_fill", fill)
+    # builds for CUDA would say what they give to the GPU that is there, or end without one
+    monkeypatch.setattr(product_plans, "_torch_library", lambda: None)
+    monkeypatch.setattr(product_plans, "_on_hopper", lambda: False)
     fake.fake_reset()
     yield found
     _driver.product_spaces(True)
