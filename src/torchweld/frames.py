@@ -51,6 +51,7 @@ from torchweld.frame.decode import decode
 from torchweld.frame.hook import FrameView
 from torchweld.frame.program import Dispatcher, Entry, torch_init
 from torchweld.generators import is_suspendable, starter
+from torchweld.graph_facts import mark_owned
 from torchweld.ir.graph import SETTINGS, VAL
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
@@ -70,7 +71,6 @@ from torchweld.pipeline import (
     wanted,
     weld_backend,
 )
-from torchweld.programs import mark_owned
 from torchweld.rests import names_of, origin_of
 from torchweld.runtime.overlap import overlap_check
 from torchweld.sites import REGION, Made, Site, again, eager_call, locked
