@@ -30,6 +30,7 @@ from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Compiling, is_compiling
 from torchweld.capture.size_guards import size_guards
 from torchweld.frame.program import Entry
+from torchweld.graph_facts import mark_owned
 from torchweld.ir.graph import BY_DATA, SETTINGS, VAL
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
@@ -42,7 +43,6 @@ from torchweld.pipeline import (
     wanted,
     weld_backend,
 )
-from torchweld.programs import mark_owned
 from torchweld.rests import Miss, names_of
 from torchweld.runtime.overlap import overlap_check
 from torchweld.sites import Made, Site, again, eager_call, locked

@@ -11,6 +11,7 @@ from torchweld.capture.modes import SETTERS, STEPS, restoring
 from torchweld.capture.module import CapturedModule
 from torchweld.graph.cut import cut
 from torchweld.graph.symbols import env_of
+from torchweld.graph_facts import settings_of
 from torchweld.ir.graph import SETTINGS
 from torchweld.ir.steps import Steps
 from torchweld.pipeline import (
@@ -20,7 +21,6 @@ from torchweld.pipeline import (
     compile_with_numbers,
     through_aten,
 )
-from torchweld.programs import settings_of
 from torchweld.runtime.steps import Piece, StepsRunner
 
 

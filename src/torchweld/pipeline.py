@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -47,6 +47,7 @@ from torchweld.graph.autograd import (
     outputs_require_grad,
 )
 from torchweld.graph.symbols import env_of
+from torchweld.graph_facts import dump, owned_inputs, settings_of, values_of_inputs
 from torchweld.ir.conditions import Fact
 from torchweld.ir.graph import (
     BY_DATA,
@@ -64,21 +65,15 @@ from torchweld.ir.guard import Guard
 from torchweld.ir.lengthen import ORIGIN, Origin
 from torchweld.ir.program import Call, GridLaunch, Launch, Program
 from torchweld.ir.size_node import is_number
-from torchweld.programs import (
-    MakeBackward,
-    dump,
-    owned_inputs,
-    settings_of,
-    to_halves,
-    to_program,
-    values_of_inputs,
-)
 from torchweld.runtime import triton_service
 from torchweld.runtime.cudagraph import Borrowing
 from torchweld.runtime.cudagraph_plan import Lending
 from torchweld.runtime.executable import Executable, make_executable
 from torchweld.runtime.gradients import Differentiable, Gradients
 from torchweld.runtime.sized import SizedExecutable
+
+if TYPE_CHECKING:
+    from torchweld.programs import MakeBackward
 
 INCLUDE = Path(__file__).parent / "codegen" / "include"
 Backend = Callable[[GraphModule, list[Any]], Callable[..., Any]]
@@ -359,7 +354,8 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
             return _differentiable(gm, number)
         if records:
             check_writes(gm)
-        program = to_program(gm, number, frozen=settings.freeze and not records)
+        freezes = settings.freeze and not records
+        program: Program = _programs().to_program(gm, number, frozen=freezes)
         executable = _executable(program, owned_inputs(gm), settings, numbers=_numbers(gm))
     except (Unsupported, BackendError) as error:
         if cfg.mode == "strict" and isinstance(error, BackendError):
@@ -375,6 +371,11 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
         executable.explain = restoring(gm, gm.forward)
     executable.eager = restoring(gm, gm.forward)
     return _counted(Compiled(executable, executable))
+
+
+def _programs() -> Any:
+    """The stages that make Programs. Loading them is half of the import of a compiler."""
+    return importlib.import_module("torchweld.programs")
 
 
 def _executable(program: Program, owned: frozenset[int], settings: GraphSettings,
@@ -414,7 +415,7 @@ def _counted(compiled: Compiled) -> Compiled:
 def _differentiable(gm: GraphModule, number: int) -> Compiled:
     """A graph through which autograd goes. Errors: as to_program."""
     settings = settings_of(gm)
-    parts, program, make = to_halves(gm, number)
+    parts, program, make = _programs().to_halves(gm, number)
     executable = _executable(program, owned_inputs(gm), settings, _lending(parts),
                              numbers=_numbers(gm))  # fmt: skip
     plain = restoring(gm, gm.forward)

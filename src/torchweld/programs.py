@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -23,7 +21,6 @@ from torchweld.base.config import Config
 from torchweld.base.errors import InternalError, Unsupported
 from torchweld.capture.modes import ambient
 from torchweld.capture.module import CapturedModule
-from torchweld.capture.symbolic import is_owned
 from torchweld.codegen.run import generate
 from torchweld.fuse.run import fuse
 from torchweld.graph.backward import backward
@@ -31,23 +28,15 @@ from torchweld.graph.joint import joint
 from torchweld.graph.repeats import Repeats, find_repeats, inputs_of, shortened
 from torchweld.graph.run import normalize
 from torchweld.graph.stretched import Stretched, agrees, stretched
+from torchweld.graph_facts import dump, owned_inputs, settings_of
 from torchweld.ir.expr import Sym
-from torchweld.ir.graph import (
-    OWNED,
-    SETTINGS,
-    VAL,
-    GraphPair,
-    GraphSettings,
-    Joint,
-    take_apart,
-)
+from torchweld.ir.graph import GraphPair, Joint, take_apart
 from torchweld.ir.lengthen import ORIGIN, Inputs, Origin, check_same, lengthen
 from torchweld.ir.loop import LoopGraph, written_inputs
 from torchweld.ir.loop_text import text as loop_text
 from torchweld.ir.loop_verify import verify as verify_loop
 from torchweld.ir.plan_text import text as plan_text
 from torchweld.ir.program import HostPart, Program, Prologue
-from torchweld.ir.region import Region
 from torchweld.lower.freeze import freeze
 from torchweld.lower.host import split_host
 from torchweld.lower.run import lower
@@ -56,22 +45,6 @@ from torchweld.lower.run import lower
 # symbols that it is given last as numbers
 Half = tuple[Program, tuple[int | None, ...], tuple[Sym, ...]]
 MakeBackward = Callable[[Sequence[bool]], Half]
-
-
-def dump(number: int, stage: str, suffix: str, text: Callable[[], str], channel: str) -> None:
-    """Show or write a stage's text form, if somebody asked for it."""
-    cfg = config.current()
-    if cfg.dump:
-        folder = Path(cfg.dump)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{number:04d}_{stage}.{suffix}").write_text(text(), encoding="utf-8")
-    if events.wants(channel):
-        events.emit(channel, stage, "\n" + text())
-
-
-def values_of_inputs(gm: GraphModule) -> list[Any]:
-    """The fake tensors and numbers that stand for the inputs of a captured graph."""
-    return [n.meta[VAL] for n in gm.graph.nodes if n.op == "placeholder"]
 
 
 def to_program(gm: GraphModule, number: int, frozen: bool | None = None) -> Program:
@@ -265,24 +238,3 @@ class _Whole:
 
     def backward(self, seen: Stretched, given: Sequence[bool]) -> Half:
         return _cut(self.joint(seen), given, self.number, self.cfg)
-
-
-def settings_of(gm: GraphModule) -> GraphSettings:
-    found = gm.meta.get(SETTINGS)
-    return found if isinstance(found, GraphSettings) else GraphSettings()
-
-
-def owned_inputs(gm: GraphModule) -> frozenset[int]:
-    """The positions of the inputs that are parameters or buffers of a module."""
-    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    return frozenset(i for i, n in enumerate(places) if n.meta.get(OWNED))
-
-
-def mark_owned(region: Region, values: Sequence[object]) -> None:
-    """Mark the graph's inputs that are parameters, or parameters and buffers of a module."""
-    places = [n for n in region.graph.graph.nodes if n.op == "placeholder"]
-    tensors = [n for n in places if isinstance(n.meta[VAL], torch.Tensor)]
-    for place, source, value in zip(tensors, region.inputs, values, strict=True):
-        if isinstance(value, torch.nn.Parameter) or (
-                is_owned(source) and isinstance(value, torch.Tensor)):  # fmt: skip
-            place.meta[OWNED] = True

@@ -94,9 +94,25 @@ print([m for m in fresh if m.split(".")[0] not in ("torchweld", "torch")])
 """)
     assert done.returncode == 0, done.stderr
     own, peers, others = done.stdout.splitlines()
-    assert int(own) < 400  # about 1 ms each; paid at the first compilation
+    assert int(own) < 260  # about 1 ms each
     assert peers == "[]"
     assert not {"sympy", "numpy", "rich", "transformers"} & set(eval(others))
+
+
+def test_a_compilation_on_the_cpu_loads_no_part_that_prints_for_gpus():
+    done = python("""
+import sys, torch, torchweld
+torchweld.compile(lambda x: x.sin() + 1)(torch.ones(4))
+print(torchweld.statistics()["kernels"])
+own = [m for m in sys.modules if m.startswith("torchweld")]
+print(len(own), [m for m in own if m in ("torchweld.codegen.triton_kernel",
+                                         "torchweld.codegen.triton_bundle")])
+""")
+    assert done.returncode == 0, done.stderr
+    kernels, loaded = done.stdout.splitlines()
+    count, _, gpu = loaded.partition(" ")
+    assert (kernels, gpu) == ("1", "[]")
+    assert int(count) < 400  # with what the first compilation loads
 
 
 def test_help_of_the_command_does_not_import_torch():

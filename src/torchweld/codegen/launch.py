@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torchweld.base.errors import InternalError
 from torchweld.codegen.sizes import likely, symbols_of
-from torchweld.codegen.tiles import blocks_of
-from torchweld.codegen.triton_bundle import bundle_blocks
+from torchweld.codegen.tiles import blocks_of, bundle_blocks
 from torchweld.codegen.triton_index import reaches_of
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import ONE, ZERO, Expr, Int, Sym, as_expr

@@ -6,6 +6,7 @@ arguments. A kernel with a tile becomes Triton, any other C++.
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,8 +17,6 @@ from torchweld.codegen.cpp_kernel import print_kernel
 from torchweld.codegen.launch import Assembler
 from torchweld.codegen.settle import settle
 from torchweld.codegen.sizes import symbols_of
-from torchweld.codegen.triton_bundle import print_bundle
-from torchweld.codegen.triton_kernel import print_tiled
 from torchweld.ir.loop import Buffer
 from torchweld.ir.plan import Bundle, Kernel, Plan, kernels_of
 from torchweld.ir.program import ALIGN, Artifact, Program
@@ -72,7 +71,7 @@ def _tiled(plan: Plan) -> dict[str, Artifact]:
     known: dict[Artifact, Artifact] = {}
     for s in plan.steps:
         if isinstance(s, Bundle):
-            made = print_bundle(s).artifact()
+            made = _triton("triton_bundle").print_bundle(s).artifact()
         elif isinstance(s, Kernel) and s.tile is not None:
             made = _printed(key_of(s), _tiled_text, s)
         else:
@@ -92,7 +91,13 @@ def _printed(key: Key, print_it: Callable[..., Printed], *given: object) -> Prin
 
 
 def _tiled_text(k: Kernel) -> Artifact:
-    return print_tiled(k).artifact()
+    made: Artifact = _triton("triton_kernel").print_tiled(k).artifact()
+    return made
+
+
+def _triton(name: str) -> Any:
+    """A module that prints for GPUs, which most processes have none of."""
+    return importlib.import_module(f"torchweld.codegen.{name}")
 
 
 def _cpp_text(k: Kernel, streamed: frozenset[Buffer]) -> str:

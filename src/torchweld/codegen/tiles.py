@@ -30,7 +30,7 @@ from torchweld.ir.loop import (
     rebuild,
     scalars_in,
 )
-from torchweld.ir.plan import Kernel, Stage, Tile
+from torchweld.ir.plan import Bundle, Kernel, Stage, Tile
 
 Place = tuple[Buffer, tuple[Expr, ...]]
 
@@ -143,6 +143,11 @@ def blocks_of(k: Kernel) -> Expr:
     assert k.tile is not None
     total = extent_of(parallel_axes(k))
     return _blocks(total, points_of(k.tile, total))
+
+
+def bundle_blocks(bundle: Bundle) -> int:
+    """How many blocks the launch of a bundle has."""
+    return sum(blocks_of(k).value for k in bundle.kernels)
 
 
 def _blocks(total: Expr, points: int) -> Expr:

@@ -74,11 +74,6 @@ def print_bundle(bundle: Bundle) -> TritonKernel:
     return TritonKernel("bundle", "\n".join(lines) + "\n", options, texts)
 
 
-def bundle_blocks(bundle: Bundle) -> int:
-    """How many blocks its launch has."""
-    return sum(blocks_of(k).value for k in bundle.kernels)
-
-
 def _options(
     kernels: Sequence[Kernel], made: Sequence[TritonKernel], signature: str
 ) -> tuple[tuple[str, int | str], ...]:

@@ -1,0 +1,56 @@
+"""What a captured graph says of its inputs, and the text forms of what is made of it.
+
+pipeline.py asks before it knows whether there are Programs to make (programs.py): that module loads
+four stages, which nobody needs who only captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchweld.base import config, events
+from torchweld.capture.symbolic import is_owned
+from torchweld.ir.graph import OWNED, SETTINGS, VAL, GraphSettings
+from torchweld.ir.region import Region
+
+
+def dump(number: int, stage: str, suffix: str, text: Callable[[], str], channel: str) -> None:
+    """Show or write a stage's text form, if somebody asked for it."""
+    cfg = config.current()
+    if cfg.dump:
+        folder = Path(cfg.dump)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number:04d}_{stage}.{suffix}").write_text(text(), encoding="utf-8")
+    if events.wants(channel):
+        events.emit(channel, stage, "\n" + text())
+
+
+def values_of_inputs(gm: GraphModule) -> list[Any]:
+    """The fake tensors and numbers that stand for the inputs of a captured graph."""
+    return [n.meta[VAL] for n in gm.graph.nodes if n.op == "placeholder"]
+
+
+def settings_of(gm: GraphModule) -> GraphSettings:
+    found = gm.meta.get(SETTINGS)
+    return found if isinstance(found, GraphSettings) else GraphSettings()
+
+
+def owned_inputs(gm: GraphModule) -> frozenset[int]:
+    """The positions of the inputs that are parameters or buffers of a module."""
+    places = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    return frozenset(i for i, n in enumerate(places) if n.meta.get(OWNED))
+
+
+def mark_owned(region: Region, values: Sequence[object]) -> None:
+    """Mark the graph's inputs that are parameters, or parameters and buffers of a module."""
+    places = [n for n in region.graph.graph.nodes if n.op == "placeholder"]
+    tensors = [n for n in places if isinstance(n.meta[VAL], torch.Tensor)]
+    for place, source, value in zip(tensors, region.inputs, values, strict=True):
+        if isinstance(value, torch.nn.Parameter) or (
+                is_owned(source) and isinstance(value, torch.Tensor)):  # fmt: skip
+            place.meta[OWNED] = True
