@@ -46,8 +46,8 @@ from torchweld.frame import hook
 from torchweld.frame.assemble import Unassemblable
 from torchweld.frame.decode import decode
 from torchweld.frame.hook import FrameView
+from torchweld.frame.points import is_suspendable
 from torchweld.frame.program import Dispatcher, Entry, torch_init
-from torchweld.generators import is_suspendable, starter
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.ir.source import Local
@@ -163,7 +163,7 @@ def _declines(site: Site, of: Named, entries: Sequence[Entry],
 
 def _entry_or_eager(fn: types.FunctionType, args: tuple[object, ...], site: Site,
                     entries: Sequence[Entry]) -> Entry:  # fmt: skip
-    if is_suspendable(fn):
+    if is_suspendable(fn.__code__):
         return _generator_entry(fn, args, site)
     options, strict = site.options, config.current().mode == "strict"
     if len(entries) >= options.recompile_limit:
@@ -306,9 +306,10 @@ def report_internal(error: WeldError) -> None:
 
 
 def _generator_entry(fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Entry:
-    """An entry that makes a generator, whose stretches are compiled when it is resumed."""
+    """An entry that makes a generator, whose stretches are compiled when it is resumed; what does
+    that is loaded when it is first needed."""
     try:
-        begin = starter(fn, site, miss)
+        begin = importlib.import_module("torchweld.generators").starter(fn, site, miss)
     except Unassemblable as error:
         _report(Refusal("W109", f"{fn.__qualname__}: {error}", named(fn).at), named(fn))
         return eager_entry(fn, args, site, ())

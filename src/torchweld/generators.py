@@ -21,18 +21,12 @@ from torchweld.ir.region import Suspended
 from torchweld.rests import Miss, Next, Values, Yield, dispatcher, function, hooked
 from torchweld.sites import Site
 
-_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # what a real generator tells of itself
 _CODES = {types.GeneratorType: "gi_code", types.CoroutineType: "cr_code",
           types.AsyncGeneratorType: "ag_code"}  # fmt: skip
 # why a generator stands still: besides what `Resume.hands` says, it is a real one or has ended
 _REAL, _ENDED = "real", "ended"
 _Moved = tuple[str, Any]
-
-
-def is_suspendable(fn: types.FunctionType) -> bool:
-    """Whether a call of the function gives a generator or coroutine, and none that has begun."""
-    return bool(fn.__code__.co_flags & _SUSPENDABLE) and not is_rest(fn.__code__)
 
 
 def starter(fn: types.FunctionType, site: Site, miss: Miss) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ has no value or is not needed is None in it.
 
 from __future__ import annotations
 
+import inspect
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from torchweld.frame.places import Place, layout
 
 # the last parameters of code that waits for a call: what to call, and the tuple of its arguments
 CALLEE = (".call", ".args")
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # Instructions that a step cannot run: they end or suspend the frame.
 _NO_STEPS = frozenset((
     "JUMP", "RERAISE", "RETURN_VALUE", "UNKNOWN", "SEND", "YIELD_VALUE", "RETURN_GENERATOR",
@@ -79,6 +81,11 @@ def original(code: Code, index: int) -> tuple[Code, int] | None:
 def is_rest(code: CodeType) -> bool:
     """Whether a code object is the rest of a function."""
     return bool(code.co_consts) and isinstance(code.co_consts[-1], Origin)
+
+
+def is_suspendable(code: CodeType) -> bool:
+    """Whether a call of the code gives a generator or coroutine, and none that has begun."""
+    return bool(code.co_flags & _SUSPENDABLE) and not is_rest(code)
 
 
 def sets_up(code: Code, index: int) -> bool:
