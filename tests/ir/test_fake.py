@@ -216,3 +216,38 @@ def test_a_result_has_the_strides_of_the_kernel():
     with mode:
         fake = aten.max_unpool2d.default(*fakes, [6, 6])
     assert fake.stride() == aten.max_unpool2d.default(y, at, [6, 6]).stride()
+
+
+@pytest.mark.parametrize("op, shape, dtype, refused", [
+    (torch.argmax, (3,), torch.bool, True),
+    (torch.argmax, (3,), torch.int64, False),
+    (torch.nn.functional.relu, (3,), torch.bool, True),
+    (torch.floor, (3,), torch.bool, True),
+    (torch.floor, (3,), torch.int64, False),
+    (lambda x: x - True, (3,), torch.int64, True),
+    (lambda x: x // 2, (3,), torch.int64, False),
+    (torch.nn.functional.hardswish, (3,), torch.int64, True),
+    (lambda x: torch.nn.functional.interpolate(x, scale_factor=2), (1, 1, 4, 4), torch.int64, True),
+    (lambda x: torch.nn.functional.interpolate(x, scale_factor=2), (1, 1, 4, 4), torch.uint8,
+     False),
+    (lambda x: x.max(1).values, (3, 0), torch.float32, True),
+    (lambda x: x.max(0).values, (3, 0), torch.float32, False),
+    (torch.max, (0,), torch.float32, True),
+    (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 1), (2, 3, 0, 4), torch.float32, True),
+    (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 1), (0, 3, 2, 4), torch.float32, False),
+    (lambda x: x.as_strided((2, 2), (1, 2)), (0, 3), torch.float32, True),
+])  # fmt: skip
+def test_what_the_kernel_does_not_take_is_left_to_eager(op, shape, dtype, refused):
+    x = FakeMode().from_tensor(torch.empty(shape, dtype=dtype))
+    if refused:
+        with pytest.raises(UnsupportedFakeTensorException):
+            op(x)
+    else:
+        op(x)
+
+
+def test_a_kernel_that_draws_numbers_is_not_asked():
+    before = torch.get_rng_state()
+    torch.bernoulli(FakeMode().from_tensor(torch.empty(0)))
+    torch.bernoulli(FakeMode().from_tensor(torch.empty(3, dtype=torch.float16)))
+    assert torch.equal(torch.get_rng_state(), before)

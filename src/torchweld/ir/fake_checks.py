@@ -16,6 +16,7 @@ from torch._ops import OpOverload
 from torchweld.ir.nested import memory_of
 from torchweld.ir.size_node import node_of
 from torchweld.ir.static_shapes import expect_true, guard_or_false, guard_or_true
+from torchweld.ir.unfit_kinds import refused_kind
 
 _ATEN = torch.ops.aten
 _broadcast: Any = torch.broadcast_shapes
@@ -45,7 +46,9 @@ def left_to_eager(func: Any, args: Args, kwargs: Mapping[str, Any]) -> str | Non
         why = rule(_positional(func, args, kwargs))
         if why is not None:
             return why
-    return _overlap_of_out(args, kwargs) if "out" in kwargs else None
+    if "out" in kwargs:
+        return _overlap_of_out(args, kwargs)
+    return refused_kind(func, args, kwargs)
 
 
 @lru_cache(maxsize=4096)

@@ -197,17 +197,27 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A strided window onto a buffer: what ATen sees, and what a caller gets."""
+    """A strided window onto a buffer: what ATen sees, and what a caller gets.
+
+    alias: tells tensor objects apart that a caller gets of one window; 0 for the first one.
+    """
 
     buffer: Buffer
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
     offset: Expr
+    alias: int = 0
+
+    @property
+    def covers(self) -> bool:
+        """Whether it shows its buffer as it was declared."""
+        b = self.buffer
+        return (self.shape, self.strides, self.offset) == (b.shape, b.strides, b.offset)
 
     @property
     def whole(self) -> bool:
-        b = self.buffer
-        return (self.shape, self.strides, self.offset) == (b.shape, b.strides, b.offset)
+        """Whether it is the buffer itself."""
+        return not self.alias and self.covers
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,8 +159,8 @@ class Reader:
 
     def view(self, line: Line) -> View:
         b = self.buffer(line)
-        return View(b, *self.layout(line)) if line.take("as") else View(
-            b, b.shape, b.strides, b.offset)  # fmt: skip
+        seen = self.layout(line) if line.take("as") else (b.shape, b.strides, b.offset)
+        return View(b, *seen, line.integer() if line.take("alias") else 0)
 
     def _extern(self, line: Line) -> Extern:
         outs: list[Buffer] = []

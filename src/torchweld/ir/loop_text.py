@@ -96,9 +96,8 @@ def view_text(v: View | None) -> str:
     """A window onto a buffer: only its name if it shows the buffer as it was declared."""
     if v is None:
         return "none"
-    if v.whole:
-        return v.buffer.name
-    return f"{v.buffer.name} as [{_list(v.shape)}]{_layout(v.shape, v.strides, v.offset)}"
+    seen = "" if v.covers else f" as [{_list(v.shape)}]{_layout(v.shape, v.strides, v.offset)}"
+    return f"{v.buffer.name}{seen}{f' alias {v.alias}' if v.alias else ''}"
 
 
 def node_text(n: Node) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -54,10 +56,32 @@ def finish(b: Builder, pair: GraphPair, node: Node, env: Env,
             views.append(_own(b, out, env))
         else:
             views.append(_alias(out, roots, inputs[alias]))
+    views = _apart(outs, views, roots)
     changing = {inputs[p] for p in pair.mutated}
     _write_back(b, [(inputs[p], _settled(b, n, env, changing, inputs[p]))
                     for n, p in zip(updated, pair.mutated, strict=True)])  # fmt: skip
     return tuple(views)
+
+
+def _apart(outs: Sequence[object], views: Sequence[View | None],
+           roots: Mapping[Node, Tensor]) -> list[View | None]:  # fmt: skip
+    """The views, with a number where another node is the same window: as many tensor objects.
+
+    An input and its new value are one object.
+    """
+    objects: dict[View, dict[Any, int]] = {}
+    for root in roots.values():
+        b = root.buffer
+        objects[View(b, b.shape, b.strides, b.offset)] = {
+            n: 0 for n, t in roots.items() if t.buffer is b}  # fmt: skip
+    found: list[View | None] = []
+    for out, view in zip(outs, views, strict=True):
+        if view is None:
+            found.append(None)
+            continue
+        known = objects.setdefault(view, {})
+        found.append(replace(view, alias=known.setdefault(out, len(known))))
+    return found
 
 
 def _placeholders(node: Node) -> list[Node]:
