@@ -235,7 +235,6 @@ def test_a_result_has_the_strides_of_the_kernel():
     (torch.max, (0,), torch.float32, True),
     (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 1), (2, 3, 0, 4), torch.float32, True),
     (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 1), (0, 3, 2, 4), torch.float32, False),
-    (lambda x: x.as_strided((2, 2), (1, 2)), (0, 3), torch.float32, True),
 ])  # fmt: skip
 def test_what_the_kernel_does_not_take_is_left_to_eager(op, shape, dtype, refused):
     x = FakeMode().from_tensor(torch.empty(shape, dtype=dtype))
