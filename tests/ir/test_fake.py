@@ -233,7 +233,7 @@ def test_a_result_has_the_strides_of_the_kernel():
     (lambda x: x.max(1).values, (3, 0), torch.float32, True),
     (lambda x: x.max(0).values, (3, 0), torch.float32, False),
     (torch.max, (0,), torch.float32, True),
-    (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 1), (2, 3, 0, 4), torch.float32, True),
+    (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 2), (2, 3, 0, 4), torch.float32, True),
     (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 1), (0, 3, 2, 4), torch.float32, False),
 ])  # fmt: skip
 def test_what_the_kernel_does_not_take_is_left_to_eager(op, shape, dtype, refused):
@@ -250,3 +250,23 @@ def test_a_kernel_that_draws_numbers_is_not_asked():
     torch.bernoulli(FakeMode().from_tensor(torch.empty(0)))
     torch.bernoulli(FakeMode().from_tensor(torch.empty(3, dtype=torch.float16)))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_change_of_elements_that_are_one_place_is_left_to_eager():
+    with FakeMode():
+        wide = torch.empty(2).expand(3, 2)
+        wide.fill_(1)
+        wide[0].add_(1)
+        with pytest.raises(UnsupportedFakeTensorException, match="one place"):
+            wide.add_(1)
+
+
+def test_an_out_that_gets_another_shape_or_other_strides_is_left_to_eager():
+    with FakeMode():
+        x, other = torch.empty(2, 3), torch.empty(3, 2).t()
+        torch.add(x, 1, out=other)
+        with pytest.raises(UnsupportedFakeTensorException, match="another shape"):
+            torch.add(x, 1, out=torch.empty(0))
+        with pytest.raises(UnsupportedFakeTensorException, match="another shape"):
+            torch.sort(x, out=(other, torch.empty(2, 3, dtype=torch.int64)))
+        assert other.stride() == (1, 2)

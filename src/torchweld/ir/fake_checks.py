@@ -48,7 +48,15 @@ def left_to_eager(func: Any, args: Args, kwargs: Mapping[str, Any]) -> str | Non
             return why
     if "out" in kwargs:
         return _overlap_of_out(args, kwargs)
-    return refused_kind(func, args, kwargs)
+    return _repeated_place(func, args) or refused_kind(func, args, kwargs)
+
+
+@lru_cache(maxsize=4096)
+def outs_of(func: Any) -> tuple[str, ...]:
+    """The names of the arguments that results are written to."""
+    if not isinstance(func, OpOverload) or not func._schema.is_mutable:
+        return ()
+    return tuple(a.name for a in func._schema.arguments if a.is_out)
 
 
 @lru_cache(maxsize=4096)
@@ -174,11 +182,34 @@ def _overlap_of_out(args: Args, kwargs: Mapping[str, Any]) -> str | None:
     return "an out= that overlaps an argument" if any(_place(x) != place for x in shared) else None
 
 
+def _repeated_place(func: OpOverload, args: Args) -> str | None:
+    """Whether what is changed in place has elements that are one place; one number may fill it."""
+    written = _written(func)
+    if written is None or written >= len(args) or not isinstance(args[written], Tensor):
+        return None
+    x = args[written]
+    repeated = any(guard_or_false(step == 0) and guard_or_true(n > 1)
+                   for n, step in zip(x.shape, x.stride(), strict=True))  # fmt: skip
+    return "elements that are one place, changed in place" if repeated else None
+
+
+@lru_cache(maxsize=4096)
+def _written(func: OpOverload) -> int | None:
+    """The position of the tensor that an operator changes, unless all elements get one value."""
+    if not func._schema.is_mutable or func._schema.name.startswith(_SAME_EVERYWHERE):
+        return None
+    places = [i for i, a in enumerate(func._schema.arguments)
+              if a.alias_info is not None and a.alias_info.is_write]  # fmt: skip
+    return places[0] if places else None
+
+
 def _place(x: Tensor) -> tuple[object, ...]:
     return x.storage_offset(), x.shape, x.stride(), x.dtype
 
 
 # ---------------------------------------------------------------- tables
+_SAME_EVERYWHERE = ("aten::fill_", "aten::zero_", "aten::detach_", "aten::squeeze_", "aten::t_",
+                    "aten::transpose_", "aten::unsqueeze_", "aten::as_strided_")  # fmt: skip
 # operator -> position of `dim`, which torch's fake kernels do not check
 _UNCHECKED_DIM: dict[OpOverload, int] = {
     _ATEN._softmax.default: 1, _ATEN._log_softmax.default: 1, _ATEN._safe_softmax.default: 1,
