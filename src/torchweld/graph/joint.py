@@ -43,7 +43,6 @@ from torchweld.graph.tidy import tidy
 from torchweld.ir.graph import LOC, ORIGIN, VAL, Joint, Returned
 from torchweld.ir.hooks import HOOKED, HOOKS, Pack
 
-
 # who calls a backward has left the autocast of the forward
 _NoAutocast: Any = torch._C._DisableAutocast
 
