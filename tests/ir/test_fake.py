@@ -216,3 +216,57 @@ def test_a_result_has_the_strides_of_the_kernel():
     with mode:
         fake = aten.max_unpool2d.default(*fakes, [6, 6])
     assert fake.stride() == aten.max_unpool2d.default(y, at, [6, 6]).stride()
+
+
+@pytest.mark.parametrize("op, shape, dtype, refused", [
+    (torch.argmax, (3,), torch.bool, True),
+    (torch.argmax, (3,), torch.int64, False),
+    (torch.nn.functional.relu, (3,), torch.bool, True),
+    (torch.floor, (3,), torch.bool, True),
+    (torch.floor, (3,), torch.int64, False),
+    (lambda x: x - True, (3,), torch.int64, True),
+    (lambda x: x // 2, (3,), torch.int64, False),
+    (torch.nn.functional.hardswish, (3,), torch.int64, True),
+    (lambda x: torch.nn.functional.interpolate(x, scale_factor=2), (1, 1, 4, 4), torch.int64, True),
+    (lambda x: torch.nn.functional.interpolate(x, scale_factor=2), (1, 1, 4, 4), torch.uint8,
+     False),
+    (lambda x: x.max(1).values, (3, 0), torch.float32, True),
+    (lambda x: x.max(0).values, (3, 0), torch.float32, False),
+    (torch.max, (0,), torch.float32, True),
+    (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 2), (2, 3, 0, 4), torch.float32, True),
+    (lambda x: torch.nn.functional.adaptive_avg_pool2d(x, 1), (0, 3, 2, 4), torch.float32, False),
+])  # fmt: skip
+def test_what_the_kernel_does_not_take_is_left_to_eager(op, shape, dtype, refused):
+    x = FakeMode().from_tensor(torch.empty(shape, dtype=dtype))
+    if refused:
+        with pytest.raises(UnsupportedFakeTensorException):
+            op(x)
+    else:
+        op(x)
+
+
+def test_a_kernel_that_draws_numbers_is_not_asked():
+    before = torch.get_rng_state()
+    torch.bernoulli(FakeMode().from_tensor(torch.empty(0)))
+    torch.bernoulli(FakeMode().from_tensor(torch.empty(3, dtype=torch.float16)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_change_of_elements_that_are_one_place_is_left_to_eager():
+    with FakeMode():
+        wide = torch.empty(2).expand(3, 2)
+        wide.fill_(1)
+        wide[0].add_(1)
+        with pytest.raises(UnsupportedFakeTensorException, match="one place"):
+            wide.add_(1)
+
+
+def test_an_out_that_gets_another_shape_or_other_strides_is_left_to_eager():
+    with FakeMode():
+        x, other = torch.empty(2, 3), torch.empty(3, 2).t()
+        torch.add(x, 1, out=other)
+        with pytest.raises(UnsupportedFakeTensorException, match="another shape"):
+            torch.add(x, 1, out=torch.empty(0))
+        with pytest.raises(UnsupportedFakeTensorException, match="another shape"):
+            torch.sort(x, out=(other, torch.empty(2, 3, dtype=torch.int64)))
+        assert other.stride() == (1, 2)

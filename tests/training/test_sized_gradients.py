@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from torch import nn
 from training_twin import assert_same, copied, leaf, newest, step, tensors
 
 import torchweld.programs
@@ -212,3 +213,23 @@ def test_views_of_results_are_made_for_every_size():
 
     runs(fn, rows, LENGTHS[:-1])
     runs(fn, rows, (5, 2, 7), graphs=3)  # of two rows a view is of one, which fixes the size
+
+
+@pytest.mark.parametrize("module", [
+    nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False),
+    nn.InstanceNorm2d(3, affine=True, track_running_stats=True), nn.GroupNorm(3, 3),
+], ids=lambda m: type(m).__name__)  # fmt: skip
+def test_a_norm_of_images_that_need_no_gradient(module):
+    ours = copy.deepcopy(module)
+    torchweld.reset()
+    compiled = torchweld.compile(ours)
+    for n in (2, 5, 4, 7):
+        x = torch.randn(n, 3, 4, n + 1)
+        for run in (compiled, module):
+            run(x).square().sum().backward()
+        state = [[*m.buffers(), *(p.grad for p in m.parameters())] for m in (ours, module)]
+        assert_same(*state, rtol=1e-4, atol=1e-4)
+    counts = torchweld.statistics()
+    assert (counts["captures"], counts["internal_errors"]) == (2, 0)
+    for made in newest().backwards:
+        assert not any(getattr(s, "op", None) for s in made.program.steps)  # no call of ATen

@@ -66,6 +66,11 @@ _TRANSFORMS: dict[Callable[[], Any], Any] = {
     torch._C._functorch.maybe_current_level: None, torch._C._get_tracing_state: None,
     _forward_level: -1,
 }  # fmt: skip
+# what autocast does, by kind of device
+_AUTOCAST: tuple[Callable[[], Any], ...] = tuple(
+    functools.partial(fn, kind) for kind in ("cpu", "cuda")
+    for fn in (torch.is_autocast_enabled, torch.get_autocast_dtype)
+)  # fmt: skip
 # torch state that decides what the recorded operators mean
 _STATE: tuple[Callable[[], Any], ...] = (
     torch.is_grad_enabled, torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled,
@@ -255,8 +260,7 @@ def _may_be_pending(x: torch.Tensor) -> bool:
 
 
 def _guard_autocast(cap: Capture) -> None:
-    for fn in (torch.is_autocast_cpu_enabled, torch.get_autocast_cpu_dtype,
-               torch.is_autocast_enabled, torch.get_autocast_gpu_dtype):  # fmt: skip
+    for fn in _AUTOCAST:
         cap.guard("state", None, (fn, fn()))
 
 

@@ -55,6 +55,7 @@ OWN_CODE = tuple(f"{Path(p).parent}/" for p in (torch.__file__, Path(__file__).p
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
 
 _active = threading.local()
+_hooks: Any = torch._C._autograd
 
 
 @functools.lru_cache(1024)
@@ -69,13 +70,28 @@ def is_compiling() -> bool:
 
 
 class Compiling:
-    """`with Compiling():` a capture is under way in this thread."""
+    """`with Compiling():` a capture is under way in this thread.
+
+    Hooks on what autograd saves, which are set around a call, are not to see what is saved of fake
+    tensors, nor to become a part of the backward: they are called when the graph runs.
+    """
+
+    __slots__ = ("_hides",)
 
     def __enter__(self) -> None:
         _active.on = True
+        self._hides = _hooks._top_saved_tensors_default_hooks(False) is not None
+        if self._hides:
+            _hooks._push_saved_tensors_default_hooks(_same, _same)
 
     def __exit__(self, *exc: object) -> None:
+        if self._hides:
+            _hooks._pop_saved_tensors_default_hooks()
         _active.on = False
+
+
+def _same(x: Any) -> Any:
+    return x
 
 
 class WeakToken(Token):

@@ -43,6 +43,9 @@ from torchweld.graph.tidy import tidy
 from torchweld.ir.graph import LOC, ORIGIN, VAL, Joint, Returned
 from torchweld.ir.hooks import HOOKED, HOOKS, Pack
 
+# who calls a backward has left the autocast of the forward
+_NoAutocast: Any = torch._C._DisableAutocast
+
 
 def joint(gm: GraphModule, cfg: Config) -> Joint:
     """The forward graph of `gm` and what its backward graphs are cut from.
@@ -72,7 +75,7 @@ def _joint(gm: GraphModule, cfg: Config) -> Joint:
         forward = run.forward(gm)
     tangents = run.make_tangents(forward)
     with (functionalized(recorder), composed_for(numbers, fakes),
-          torch.autograd.set_multithreading_enabled(False)):  # fmt: skip
+          torch.autograd.set_multithreading_enabled(False), _NoAutocast()):  # fmt: skip
         gradients = run.backward(forward.results, tangents)
     traced = _traced(run, forward, gradients)
     tidy(traced.graph, traced.updates, cfg)

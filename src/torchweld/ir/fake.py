@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
 
-from torchweld.ir.fake_checks import check_dim, left_to_eager
+from torchweld.ir.fake_checks import check_dim, left_to_eager, outs_of
 from torchweld.ir.fake_kernels import dividing, resized
 from torchweld.ir.fake_memo import remembered
 from torchweld.ir.predicted import anew, below_functionalization, real_strides
@@ -69,6 +69,7 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
         why = left_to_eager(func, args, kwargs)
         if why is not None:
             raise UnsupportedFakeTensorException(why)
+        self._keep_shapes(func, types, args, kwargs)
         out: Any = resized(self, func, args)
         if out is NotImplemented:
             out = anew(self, func, args)
@@ -81,6 +82,22 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
         with below_functionalization(), self:
             made = tuple(map(_laid_out, out if isinstance(out, tuple) else (out,), real))
         return made if isinstance(out, tuple) else made[0]
+
+    def _keep_shapes(self, func: Any, types: Any, args: Any, kwargs: Any) -> None:
+        """Refuse an out= that gets another shape or, from a fake kernel, other strides than eager
+        gives it: who writes to it has its memory as it is.
+
+        Errors: UnsupportedFakeTensorException.
+        """
+        given = {n: kwargs[n] for n in outs_of(func) if isinstance(kwargs.get(n), Tensor)}
+        if not given:
+            return
+        with below_functionalization(), self:
+            twins = {n: _laid_out(x, x.stride()) for n, x in given.items()}
+        super().dispatch(func, types, args, {**kwargs, **twins})
+        if any(twins[n].shape != x.shape or twins[n].stride() != x.stride()
+               for n, x in given.items()):  # fmt: skip
+            raise UnsupportedFakeTensorException("an out= that gets another shape")
 
 
 def _laid_out(x: Tensor, strides: tuple[int, ...]) -> Tensor:

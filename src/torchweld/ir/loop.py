@@ -199,21 +199,25 @@ class Nest:
 class View:
     """A strided window onto a buffer: what ATen sees, and what a caller gets.
 
-    again: tells apart tensor objects that show the same; 0 for the first one.
+    alias: tells tensor objects apart that a caller gets of one window; 0 for the first one.
     """
 
     buffer: Buffer
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
     offset: Expr
-    again: int = 0
+    alias: int = 0
+
+    @property
+    def covers(self) -> bool:
+        """Whether it shows its buffer as it was declared."""
+        b = self.buffer
+        return (self.shape, self.strides, self.offset) == (b.shape, b.strides, b.offset)
 
     @property
     def whole(self) -> bool:
         """Whether it is the buffer itself."""
-        b = self.buffer
-        shown = self.shape, self.strides, self.offset, self.again
-        return shown == (b.shape, b.strides, b.offset, 0)
+        return not self.alias and self.covers
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.dtypes import representable
 from torchweld.lower.reduce import read_as
 from torchweld.lower.registry import lowering, pointwise
-from torchweld.lower.tensor import Idx, Tensor
+from torchweld.lower.tensor import Idx, Spec, Tensor
 from torchweld.lower.value import (
     Operand,
     Val,
@@ -109,12 +109,13 @@ def copy(x: Val) -> Val:
 
 
 @pointwise("aten.add.Tensor", "aten.add.Scalar")
-def add(x: Val, y: Operand, alpha: int | float = 1) -> Val:
-    return _plus(x, y, alpha)
+def add(x: Operand, y: Operand, alpha: int | float = 1) -> Val:
+    return _plus(*_lifted(x, y), alpha)
 
 
 @pointwise("aten.sub.Tensor", "aten.sub.Scalar")
-def sub(x: Val, y: Operand, alpha: int | float = 1) -> Val:
+def sub(x: Operand, y: Operand, alpha: int | float = 1) -> Val:
+    x, y = _lifted(x, y)
     if alpha == 1 or not x.dtype.is_float:
         return x - scaled(y, alpha)
     return _plus(x, y, -alpha)
@@ -123,6 +124,14 @@ def sub(x: Val, y: Operand, alpha: int | float = 1) -> Val:
 @pointwise("aten.rsub.Tensor", "aten.rsub.Scalar")
 def rsub(x: Val, y: Operand, alpha: int | float = 1) -> Val:
     return sub(lift(y, x.dtype), x, alpha)
+
+
+def _lifted(x: Operand, y: Operand) -> tuple[Val, Operand]:
+    """Both, the first one as a value: torch takes a number for either tensor."""
+    if isinstance(x, Val):
+        return x, y
+    assert isinstance(y, Val)
+    return lift(x, y.dtype), y
 
 
 def _plus(x: Val, y: Operand, alpha: int | float) -> Val:
@@ -149,33 +158,46 @@ def div(x: Val, y: Operand) -> Val:
 
 
 @lowering("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-def div_mode(b: Builder, x: Tensor, other: Tensor | int | float,
+def div_mode(b: Builder, x: Tensor | int | float, other: Tensor | int | float,
              rounding_mode: str | None) -> Tensor:  # fmt: skip
-    """The quotient, rounded down or toward zero; narrow floats round it to their dtype before."""
-    dtype = b.spec.dtype
-    read = read_as(x, dtype)
+    """The quotient, rounded down or toward zero; narrow floats round it to their dtype before.
 
-    def divisor(idx: Idx) -> Operand:
-        if not isinstance(other, Tensor):
-            return representable(other, dtype)
-        return read_as(other, dtype)(broadcast(idx, other.shape))
+    As in eager a number that divides is not rounded to a narrow dtype.
+    """
+    dtype = b.spec.dtype
+
+    def read(t: Tensor | int | float, number_dtype: DType, idx: Idx) -> Val:
+        if not isinstance(t, Tensor):
+            return lift(representable(t, number_dtype), dtype.compute)
+        return read_as(t, dtype)(broadcast(idx, t.shape))
 
     def body(idx: Idx) -> Val:
-        a, d = read(broadcast(idx, x.shape)), divisor(idx)
+        a, d = read(x, dtype, idx), read(other, dtype.compute, idx)
         if rounding_mode is None:
             return a / d
         if rounding_mode == "floor":
             return floor_divide(a, d)
         if a.dtype.is_float:
-            return trunc((a / d).to(dtype).to(a.dtype))
+            return trunc(_quotient(a, d, other, b.spec))
         return binary("trunc_div", a, nonzero(d, a.dtype))
 
     return b.emit(body)
 
 
-@pointwise("aten.floor_divide.default", "aten.floor_divide.Scalar")
-def floor_divide(x: Val, y: Operand) -> Val:
-    return binary("floor_div", x, nonzero(y, x.dtype))
+def _quotient(a: Val, d: Val, given: Tensor | int | float, spec: Spec) -> Val:
+    """What is rounded toward zero: rounded to its dtype before, but where one number divides."""
+    number = d.s.value if isinstance(d.s, Const) else 0
+    if number and spec.device != "cpu":
+        return a * (1 / number)  # as eager's kernel for GPUs divides by a number
+    one = not isinstance(given, Tensor) or (not given.shape and spec.device == "cpu")
+    return a / d if one else (a / d).to(spec.dtype).to(a.dtype)
+
+
+@pointwise("aten.floor_divide.default", "aten.floor_divide.Scalar", wide=True)
+def floor_divide(x: Operand, y: Operand) -> Val:
+    """The quotient, rounded down."""
+    a, d = _lifted(x, y)
+    return binary("floor_div", a, nonzero(d, a.dtype))
 
 
 @pointwise("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")

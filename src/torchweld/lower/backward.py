@@ -9,7 +9,7 @@ from torchweld.ir.expr import as_expr
 from torchweld.lower.builder import Builder
 from torchweld.lower.reduce import Over, Read, over, read_as
 from torchweld.lower.registry import reduction
-from torchweld.lower.tensor import Idx, Spec, Tensor, numel
+from torchweld.lower.tensor import Idx, Spec, Tensor, elements
 from torchweld.lower.value import Val, exp
 from torchweld.lower.views import reshaped
 
@@ -139,7 +139,7 @@ def batch_norm_backward(b: Builder, grad_out: Tensor, x: Tensor, weight: Tensor 
     """Gradients of x, weight and bias. The running statistics count only outside of training."""
     if not train:
         raise LoweringError("W202", "backward of batch norm with running statistics")
-    if save_mean is None or save_invstd is None or not numel(x.shape):
+    if save_mean is None or save_invstd is None or not elements(x.shape).lo:
         raise LoweringError("W202", "backward of batch norm without statistics")
     mean, inverse = save_mean, save_invstd
     out = _Masked(b, output_mask)
@@ -147,7 +147,7 @@ def batch_norm_backward(b: Builder, grad_out: Tensor, x: Tensor, weight: Tensor 
     dims = tuple(d for d in range(rank) if d != 1)
     g, read = read_as(grad_out, x.dtype), read_as(x, x.dtype)
     compute = x.dtype.compute
-    count = numel(tuple(x.shape[d] for d in dims))
+    count = Over(x.shape, frozenset(dims), False).count
 
     def normal(idx: Idx) -> Val:
         c = idx[1:2]

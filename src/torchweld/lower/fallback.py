@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
@@ -53,7 +54,8 @@ def lower_extern(b: Builder, node: Node, env: Env) -> Lowered:
     args = tuple(_argument(b, a, env, copies) for a in node.args)
     kwargs = tuple((k, _argument(b, v, env, copies)) for k, v in node.kwargs.items())
     result = node.meta.get("val")
-    vals = result if isinstance(result, tuple | list) else () if result is None else (result,)
+    every = result if isinstance(result, tuple | list) else () if result is None else (result,)
+    vals = _asked_for(op, node, every)
     outs: list[Buffer | None] = []
     for k, v in enumerate(vals):
         # an int of a tuple is a size: who reads it has it as a constant
@@ -65,6 +67,17 @@ def lower_extern(b: Builder, node: Node, env: Env) -> Lowered:
     b.nodes.append(Extern(made, name, args, kwargs, (), b.origins))
     tensors = tuple(None if o is None else whole(o) for o in outs)
     return whole(made[0]) if isinstance(result, torch.Tensor) else tensors
+
+
+def _asked_for(op: OpOverload, node: Node, vals: Sequence[object]) -> Sequence[object]:
+    """The results, None where a mask among the arguments says that nobody wants one: some fake
+    kernels make a tensor all the same, ATen's return nothing."""
+    names = [a.name for a in op._schema.arguments]
+    given = [m for n, m in (*zip(names, node.args, strict=False), *node.kwargs.items())
+             if n in ("output_mask", "grad_input_mask")]  # fmt: skip
+    if not given or not isinstance(given[0], tuple | list) or len(given[0]) != len(vals):
+        return vals
+    return [v if wanted else None for v, wanted in zip(vals, given[0], strict=True)]
 
 
 def _refuse_aliasing(op: OpOverload, name: str) -> None:

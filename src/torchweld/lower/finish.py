@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -46,21 +47,41 @@ def finish(b: Builder, pair: GraphPair, node: Node, env: Env,
     roots = {n: whole(inputs[p]) for n, p in places.items()}
     roots.update({n: whole(inputs[p]) for n, p in zip(updated, pair.mutated, strict=True)})
     views: list[View | None] = []
-    owners: dict[View, object] = {View(x, x.shape, x.strides, x.offset): x for x in inputs}
     for out, alias in zip(outs, pair.aliases, strict=True):
         if out is None:
             views.append(None)
         elif not isinstance(out, Node) or not isinstance(out.meta.get(VAL), torch.Tensor):
             raise LoweringError("W201", f"output {out} is not a tensor")
         elif alias is None:
-            views.append(_apart(_own(b, out, env), out, owners))
+            views.append(_own(b, out, env))
         else:
-            view = _alias(out, roots, inputs[alias])
-            views.append(view if out in roots else _apart(view, out, owners))
+            views.append(_alias(out, roots, inputs[alias]))
+    views = _apart(outs, views, roots)
     changing = {inputs[p] for p in pair.mutated}
     _write_back(b, [(inputs[p], _settled(b, n, env, changing, inputs[p]))
                     for n, p in zip(updated, pair.mutated, strict=True)])  # fmt: skip
     return tuple(views)
+
+
+def _apart(outs: Sequence[object], views: Sequence[View | None],
+           roots: Mapping[Node, Tensor]) -> list[View | None]:  # fmt: skip
+    """The views, with a number where another node is the same window: as many tensor objects.
+
+    An input and its new value are one object.
+    """
+    objects: dict[View, dict[Any, int]] = {}
+    for root in roots.values():
+        b = root.buffer
+        objects[View(b, b.shape, b.strides, b.offset)] = {
+            n: 0 for n, t in roots.items() if t.buffer is b}  # fmt: skip
+    found: list[View | None] = []
+    for out, view in zip(outs, views, strict=True):
+        if view is None:
+            found.append(None)
+            continue
+        known = objects.setdefault(view, {})
+        found.append(replace(view, alias=known.setdefault(out, len(known))))
+    return found
 
 
 def _placeholders(node: Node) -> list[Node]:
@@ -81,13 +102,6 @@ def _own(b: Builder, out: Node, env: Env) -> View:
         raise LoweringError("W201", f"output {out.name} has gaps or overlaps that no copy has")
     b.begin(out.name, b.origins, ())
     return View(b.copy(t, spec, "out").buffer, spec.shape, spec.strides, ZERO)
-
-
-def _apart(view: View, out: Node, owners: dict[View, object]) -> View:
-    """`view`, told from those of other tensor objects that show the same."""
-    while owners.setdefault(view, out) is not out:
-        view = replace(view, again=view.again + 1)
-    return view
 
 
 def _memory(node: Node) -> int:

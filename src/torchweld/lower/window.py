@@ -20,9 +20,11 @@ from torchweld.lower.value import (
     constant,
     guarded,
     inside,
+    isnan,
     maximum,
     minimum,
     position,
+    where,
 )
 
 
@@ -97,7 +99,8 @@ def max_pool_with_indices(b: Builder, x: Tensor, kernel_size: Sequence[int],
                           stride: Sequence[int] = (), padding: Sequence[int] = (0,),
                           dilation: Sequence[int] = (1,),
                           ceil_mode: bool = False) -> tuple[Tensor, ...]:  # fmt: skip
-    """The maximum of each window, and where in the source it is if anybody asks."""
+    """The maximum of each window, and where in the source it is if anybody asks: the first of
+    equal ones, but the last NaN."""
     n = len(kernel_size) if len(kernel_size) > 1 else 2
     best = _max_pool(b, x, n, kernel_size, stride, padding, dilation)
     if 1 not in b.used:
@@ -110,18 +113,30 @@ def max_pool_with_indices(b: Builder, x: Tensor, kernel_size: Sequence[int],
     dims = range(len(shape) - n, len(shape))
     tap = b.reduce("argmax", shape, dims, lambda idx: read(w.at(idx)), keepdim=False, part="tap")
     strides = row_major(x.shape[-n:])
+    last = b.reduce("max", shape, dims, lambda idx: _tap_of_nan(read(w.at(idx)), idx[-n:], w.taps),
+                    keepdim=False, part="last") if x.dtype.is_float else None  # fmt: skip
 
     def flat(idx: Idx) -> Val:
-        where = tap.load(idx)
+        rest = tap.load(idx)
+        if last is not None:
+            rest = where(last.load(idx) < 0, rest, last.load(idx))
         out = position(ZERO)
         for d in reversed(range(n)):
-            k = _remainder(where, w.taps[d])
-            where = _quotient(where, w.taps[d])
+            k = _remainder(rest, w.taps[d])
+            rest = _quotient(rest, w.taps[d])
             start = position(idx[d - n] * w.step[d] * strides[d])
             out = out + start + k * (w.gap[d] * strides[d].value)
         return out
 
     return best, b.emit(flat, b.specs[1], "indices")
+
+
+def _tap_of_nan(v: Val, taps: Idx, sizes: Sequence[int]) -> Val:
+    """The number of a tap in its window if its value is NaN, else -1."""
+    number: Expr = ZERO
+    for k, size in zip(taps, sizes, strict=True):
+        number = number * size + k
+    return where(isnan(v), position(number), -1)
 
 
 def _remainder(x: Val, n: int) -> Val:

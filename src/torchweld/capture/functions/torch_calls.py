@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from torchweld.base.errors import InternalError
 from torchweld.capture.arrays.outside import tensor_of
@@ -111,6 +112,24 @@ def _made_by(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | Non
 
 for _maker in (torch.tensor, torch.as_tensor, torch.asarray):
     FUNCTIONS.add(_maker, functools.partial(_made_by, _maker))
+
+
+def _dropout(fn: Any, names: tuple[str, str], defaults: tuple[object, object], cap: Capture,
+             args: Args, kwargs: Kwargs, cont: Cont | None) -> None:  # fmt: skip
+    """Dropout that drops nothing gives back what it got; torch's decomposition of it copies."""
+    given = dict(zip(names, args[1:3], strict=False)) | kwargs
+    p, drops = (getattr(given.get(n), "obj", d) for n, d in zip(names, defaults, strict=True))
+    known = all(isinstance(given.get(n, Const(None)), Const) for n in names)
+    nothing = isinstance(p, int | float) and (p == 0 or (drops is False and 0 <= p <= 1))
+    if known and nothing and args and isinstance(args[0], TensorValue):
+        cap.deliver(args[0], cont)
+    else:
+        graph_call(cap, fn, args, kwargs, cont)
+
+
+FUNCTIONS.add(F.dropout, functools.partial(_dropout, F.dropout, ("p", "training"), (0.5, True)))
+FUNCTIONS.add(torch.dropout, functools.partial(_dropout, torch.dropout, ("p", "train"),
+                                               (None, None)))  # fmt: skip
 
 
 @klass(torch.Tensor)

@@ -1,0 +1,55 @@
+"""Numbers among the operands: first ones, and those that eager does not round to a narrow dtype."""
+
+import pytest
+import torch
+
+import torchweld
+
+FIRST = {
+    "floor_divide": lambda a: torch.floor_divide(7, a),
+    "reflected": lambda a: 7 // a,
+    "float": lambda a: 7.5 // a,
+    "div_floor": lambda a: torch.div(7.5, a, rounding_mode="floor"),
+    "div_trunc": lambda a: torch.div(7.5, a, rounding_mode="trunc"),
+    "sub": lambda a: torch.sub(1, a),
+    "add": lambda a: torch.add(1, a, alpha=2),
+}
+SECOND = {
+    "floor_divide": lambda a, z: (a // 0.1, a // z),
+    "div_floor": lambda a, z: (torch.div(a, 0.1, rounding_mode="floor"),
+                               torch.div(a, z, rounding_mode="floor")),
+    "div_trunc": lambda a, z: (torch.div(a, 0.1, rounding_mode="trunc"),
+                               torch.div(a, z, rounding_mode="trunc")),
+    "remainder": lambda a, z: (a % 0.1, a % z),
+}  # fmt: skip
+VALUES = [1.0, 0.5, 6.0, 3.0, 0.7, 1000.0, 123.0, -2.5]
+
+
+def equals_eager(fn, *args):
+    torchweld.reset()
+    torch.testing.assert_close(
+        torchweld.compile(fn)(*args), fn(*args), rtol=0, atol=0, equal_nan=True
+    )
+    assert torchweld.statistics()["internal_errors"] == 0
+    assert torchweld.statistics()["aten_graphs"] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", FIRST)
+def test_a_number_may_come_first(name, dtype):
+    equals_eager(FIRST[name], torch.tensor(VALUES, dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", SECOND)
+def test_a_divisor_is_rounded_where_eager_rounds_it(name, dtype):
+    equals_eager(SECOND[name], torch.tensor(VALUES, dtype=dtype), torch.tensor(0.1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_position_of_a_pooled_maximum_is_that_of_the_last_nan(dtype):
+    x = torch.randn(2, 3, 6, 8).mul(3).round().to(dtype)
+    x[0, 0, :3] = x[1, 1, 2, 4:6] = float("nan")
+    x[0, 1] = -float("inf")
+    x[1, 2] = 1.0
+    equals_eager(lambda x: torch.nn.functional.max_pool2d(x, (3, 2), return_indices=True), x)
