@@ -25,6 +25,7 @@ from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
 from torchweld.capture.by_data import Computed, Made
 from torchweld.capture.fake_copies import FakeMaker
 from torchweld.capture.late import LateNumber, LateNumbers, takes_late, takes_number_only
+from torchweld.capture.outs import check_outs
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, is_varying, number_value
 from torchweld.capture.values.base import (
@@ -223,6 +224,9 @@ class GraphBuilder:
         fx_kwargs = {k: self.to_fx(v) for k, v in kwargs.items()}
         real_args = [self.to_fake(a) for a in args]
         real_kwargs = {k: self.to_fake(v) for k, v in kwargs.items()}
+        self.mode.maker = None
+        if kwargs.get("out") is not None:
+            self._check_outs(kwargs["out"], target, real_args, real_kwargs, at)
         self.mode.maker = self.sizes.data.maker if self.takes_data else None
         given_fakes = tensors_in((real_args, real_kwargs), FakeTensor)
         versions = [_version(x) for x in given_fakes]
@@ -249,6 +253,13 @@ class GraphBuilder:
             self.risky = True
             self.on_risk()
         return self.wrap_result(node, result, at, 0)
+
+    def _check_outs(self, out: Value, target: Any, args: list[Any], kwargs: dict[str, Any],
+                    at: Loc) -> None:  # fmt: skip
+        def run(tried: Any) -> Any:
+            return self.run("call_function", target, args, {**kwargs, "out": tried}, at)
+
+        check_outs(out, run, list(self.by_fake.values()), self.mode, at)
 
     def _by_data(self, node: Node, result: Any, at: Loc, first: int) -> Value:
         """The Value of what has sizes that only the data decides. first: the new symbol's number.
