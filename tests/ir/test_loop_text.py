@@ -44,7 +44,7 @@ def test_a_graph_is_printed_as_it_is_written():
         "y[i, j] = v0 / (v0 + 1.0)  for i:n, j:512  # from exp, add, div",
         "  with v0 = exp(x[i, j] - a[i])",
         "",
-        "return y, x as [512] strides (2) offset 3, none",
+        "return y, x as [512] strides (2) offset 3, none, y again 1, x as [2, 2] again 3",
     )
     g = parse(source)
     assert text(g) == source

@@ -1,4 +1,4 @@
-"""out= of the right size is part of the graph; one that eager makes larger or smaller is a break."""
+"""out= of the right size is part of the graph; one that eager resizes is a break."""
 
 from __future__ import annotations
 

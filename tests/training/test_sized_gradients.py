@@ -136,6 +136,16 @@ def test_an_input_with_gaps_or_shared_elements_is_read_where_it_lies(name):
     assert torchweld.statistics()["aten_graphs"] == 0
 
 
+def test_a_factor_that_is_a_complex_number_is_conjugated_at_every_size():
+    torchweld.reset()
+    compiled = torchweld.compile(lambda x: x * (1 + 2j))
+    for n in (3, 4, 5):
+        x = leaf(n, 2)
+        (gradient,) = torch.autograd.grad(torch.view_as_real(compiled(x)).sum(), x)
+        torch.testing.assert_close(gradient, torch.full((n, 2), 3.0))
+    assert torchweld.statistics()["internal_errors"] == 0
+
+
 def test_gradients_with_other_strides_are_laid_out_for_every_size():
     runs(lambda x: x * 2, rows, graphs=2)
     compiled = torchweld.compile(lambda x: x * x)

@@ -20,8 +20,8 @@ def check_outs(out: Value, run: Callable[[Any], Any], known: Iterable[TensorValu
                at: Loc) -> None:  # fmt: skip
     """Try an operator with fresh tensors in the place of those that it is to write to.
 
-    run: the operator on fakes, of what is given as out=. known: the tensors of the graph. Errors: GraphBreak W104 if it would make
-    one of another size; the operator's own.
+    run: the operator on fakes, of what is given as out=. known: the tensors of the graph.
+    Errors: GraphBreak W104 if it would make one of another size; the operator's own.
     """
     given = list(_tensors(out))
     if not given:

@@ -30,7 +30,7 @@ from torchweld.graph.optimizers import FUSED
 from torchweld.graph.random import RANDOM, RANDOM_METHODS
 from torchweld.graph.record import Recorder
 from torchweld.graph.rewrites.masks import Constants, settled
-from torchweld.graph.schema import writes_in_place
+from torchweld.graph.schema import writes_in_place, writes_through_windows
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, GradModes
 from torchweld.ir.fake import whole
@@ -123,6 +123,8 @@ class Interpreter:
                 self.recorder.keep(unwrap(x))
             if self.recorder.narrows and writes_in_place(node):
                 raise Unsupported("W201", f"{node.target} changes the kind of dtype", at=at)
+            if writes_through_windows(node):  # torch's inverse of unfold adds up, from zeros
+                raise Unsupported("W201", f"{node.target} of windows into a tensor", at=at)
             if self.recorder.layout_matters:
                 self._check_layout(node, at)
             self._fidelity.after(node, result)

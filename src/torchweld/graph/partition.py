@@ -247,7 +247,8 @@ class _Choice:
             return False
         if node.target is operator.getitem or is_view(node.target):
             source = node.args[0]
-            assert isinstance(source, Node)
+            if not isinstance(source, Node):
+                return True  # the conjugate of a number
             return (is_view(node.target) or is_view(source.target) or is_asked(node)
                     or source in self.allowed)  # fmt: skip
         if is_asked(node) or node in self.allowed:

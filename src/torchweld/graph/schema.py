@@ -10,6 +10,9 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Node
 
+from torchweld.ir.graph import VAL
+from torchweld.ir.nested import memories_in, memory_of
+
 aten = torch.ops.aten
 prim = torch.ops.prim
 
@@ -153,6 +156,19 @@ def _viewed(node: Node) -> Node | None:
 _IN_PLACE_OPERATORS = frozenset(
     ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 )
+
+
+def writes_through_windows(node: Node) -> bool:
+    """Whether a captured call writes to a tensor that `unfold` gave, or to a view of one."""
+    written: Any = node.kwargs.get("out", node.args[0] if node.args else None)
+    if not writes_in_place(node) or not isinstance(written, Node):
+        return False
+    memory = memory_of(written.meta[VAL])
+    while isinstance(written, Node) and memory in memories_in(written.meta.get(VAL)):
+        if getattr(written.target, "__name__", written.target) == "unfold":
+            return True
+        written = written.args[0] if written.args else None
+    return False
 
 
 def writes_in_place(node: Node) -> bool:

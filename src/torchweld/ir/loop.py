@@ -197,17 +197,23 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A strided window onto a buffer: what ATen sees, and what a caller gets."""
+    """A strided window onto a buffer: what ATen sees, and what a caller gets.
+
+    again: tells apart tensor objects that show the same; 0 for the first one.
+    """
 
     buffer: Buffer
     shape: tuple[Expr, ...]
     strides: tuple[Expr, ...]
     offset: Expr
+    again: int = 0
 
     @property
     def whole(self) -> bool:
+        """Whether it is the buffer itself."""
         b = self.buffer
-        return (self.shape, self.strides, self.offset) == (b.shape, b.strides, b.offset)
+        shown = self.shape, self.strides, self.offset, self.again
+        return shown == (b.shape, b.strides, b.offset, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ZERO, Expr, Ind, SizeSym, Sym, as_expr
+from torchweld.ir.expr import ZERO, Expr, Ind, Int, SizeSym, Sym, as_expr
 from torchweld.ir.loop import (
     Axis,
     Buffer,
@@ -159,8 +159,9 @@ class Reader:
 
     def view(self, line: Line) -> View:
         b = self.buffer(line)
-        return View(b, *self.layout(line)) if line.take("as") else View(
-            b, b.shape, b.strides, b.offset)  # fmt: skip
+        form = self.layout(line) if line.take("as") else (b.shape, b.strides, b.offset)
+        again = ExprReader(line, self.sizes).sum() if line.take("again") else ZERO
+        return View(b, *form, again.n if isinstance(again, Int) else 0)
 
     def _extern(self, line: Line) -> Extern:
         outs: list[Buffer] = []

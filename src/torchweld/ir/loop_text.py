@@ -19,6 +19,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import zip_longest
 
 from torchweld.base.errors import InternalError
@@ -96,9 +97,11 @@ def view_text(v: View | None) -> str:
     """A window onto a buffer: only its name if it shows the buffer as it was declared."""
     if v is None:
         return "none"
-    if v.whole:
-        return v.buffer.name
-    return f"{v.buffer.name} as [{_list(v.shape)}]{_layout(v.shape, v.strides, v.offset)}"
+    again = f" again {v.again}" if v.again else ""
+    if replace(v, again=0).whole:
+        return f"{v.buffer.name}{again}"
+    shown = f"[{_list(v.shape)}]{_layout(v.shape, v.strides, v.offset)}"
+    return f"{v.buffer.name} as {shown}{again}"
 
 
 def node_text(n: Node) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch.fx import Node
@@ -45,15 +46,17 @@ def finish(b: Builder, pair: GraphPair, node: Node, env: Env,
     roots = {n: whole(inputs[p]) for n, p in places.items()}
     roots.update({n: whole(inputs[p]) for n, p in zip(updated, pair.mutated, strict=True)})
     views: list[View | None] = []
+    owners: dict[View, object] = {View(x, x.shape, x.strides, x.offset): x for x in inputs}
     for out, alias in zip(outs, pair.aliases, strict=True):
         if out is None:
             views.append(None)
         elif not isinstance(out, Node) or not isinstance(out.meta.get(VAL), torch.Tensor):
             raise LoweringError("W201", f"output {out} is not a tensor")
         elif alias is None:
-            views.append(_own(b, out, env))
+            views.append(_apart(_own(b, out, env), out, owners))
         else:
-            views.append(_alias(out, roots, inputs[alias]))
+            view = _alias(out, roots, inputs[alias])
+            views.append(view if out in roots else _apart(view, out, owners))
     changing = {inputs[p] for p in pair.mutated}
     _write_back(b, [(inputs[p], _settled(b, n, env, changing, inputs[p]))
                     for n, p in zip(updated, pair.mutated, strict=True)])  # fmt: skip
@@ -78,6 +81,13 @@ def _own(b: Builder, out: Node, env: Env) -> View:
         raise LoweringError("W201", f"output {out.name} has gaps or overlaps that no copy has")
     b.begin(out.name, b.origins, ())
     return View(b.copy(t, spec, "out").buffer, spec.shape, spec.strides, ZERO)
+
+
+def _apart(view: View, out: Node, owners: dict[View, object]) -> View:
+    """`view`, told from those of other tensor objects that show the same."""
+    while owners.setdefault(view, out) is not out:
+        view = replace(view, again=view.again + 1)
+    return view
 
 
 def _memory(node: Node) -> int:

@@ -48,8 +48,8 @@ class Swap:
         b = self.buffers.get(v.buffer)
         if b is None:
             return v
-        if v.whole:
-            return View(b, b.shape, b.strides, b.offset)
+        if replace(v, again=0).whole:
+            return View(b, b.shape, b.strides, b.offset, v.again)
         return replace(v, buffer=b)
 
     def scalar(self, x: Scalar) -> Scalar:

@@ -1,0 +1,195 @@
+"""The expressions and statements of random tensor programs, as text with places.
+
+{x} {y} {z}: any tensors; {v}: a tensor to write to; {o}: a new name that is bound; {n}: a small
+number; {e}: a dimension; {m}: a size, of a tensor or a number; {s}: a float; {t}: a dtype.
+A line that eager refuses is thrown away, so a template need not fit all tensors.
+"""
+
+from __future__ import annotations
+
+POINTWISE = (
+    "{x}.sin()", "torch.cos({x})", "torch.sigmoid({x})", "{x}.tanh()", "F.gelu({x})",
+    "F.gelu({x}, approximate='tanh')", "F.silu({x})", "{x}.abs()", "-{x}", "{x}.abs().sqrt()",
+    "(1 + {x} * {x}).rsqrt()", "torch.erf({x})", "torch.log1p({x}.abs())", "{x}.square()",
+    "({x} * 0.3).exp()", "F.softplus({x})", "F.elu({x}, 0.7)", "F.leaky_relu({x}, 0.1)",
+    "F.hardswish({x})", "F.mish({x})", "F.relu({x})", "F.logsigmoid({x})", "{x}.reciprocal()",
+    "{x} ** 2", "{x} ** 3", "2 ** ({x} * 0.5)", "{x} + {s}", "{x} * {n}", "{s} - {x}", "{x} / 3",
+    "{x} * s", "{x} + k", "{x}.clamp(-1, 1)", "{x}.clamp(min={s})", "torch.nan_to_num({x})",
+    "{x} + {y}", "{x} * {y}", "{x} - {y}", "{x} / ({y}.abs() + 1)", "torch.maximum({x}, {y})",
+    "torch.minimum({x}, {y})", "torch.where({x} > 0, {x}, {y})", "torch.lerp({x}, {y}, 0.3)",
+    "torch.addcmul({x}, {y}, {z}, value={s})", "torch.atan2({x}, {y} + 2)", "torch.hypot({x}, {y})",
+    "{x} + 1.5j", "torch.add({x}, {y}, alpha={n})", "torch.rsub({x}, {y})", "{x}.mul({y}).add({z})",
+    "F.hardtanh({x})", "torch.expm1({x} * 0.2)", "F.softsign({x})", "torch.sinc({x})",
+    "F.celu({x})", "F.selu({x})", "torch.asinh({x})", "torch.logaddexp({x}, {y})", "{x}.conj()",
+    "{x} * (1 + 2j)", "torch.complex({x}, {y})",
+)  # fmt: skip
+# of what is known to few digits these are no fair questions
+EXACT = (
+    "torch.floor({x})", "{x}.round()", "torch.sign({x})", "{x}.trunc()", "torch.frac({x})",
+    "{x} > {y}", "{x} == {y}", "{x} <= {s}", "{x} != 0", "{x} % 3", "{x} // 2", "{x} // ({y} + 7)",
+    "torch.fmod({x}, 2)", "torch.remainder({x}, {y}.abs() + 1)", "{x}.long()",
+    "{x}.to(torch.uint8)", "{x}.bool()", "~{x}", "{x} & {y}", "{x} | {y}", "{x} ^ {y}", "{x} << 1",
+    "{x} >> 1", "torch.logical_and({x}, {y})", "torch.logical_not({x})", "{x}.isnan()",
+    "torch.isclose({x}, {y})", "{x}.to(torch.int32)", "{x}.argmax({e})", "{x}.argmin()",
+    "torch.sort({x}, {e})[0]", "torch.sort({x}, {e}, stable=True)[1]", "torch.topk({x}, 2)[0]",
+    "torch.max({x}, {e})[1]", "{x}.cummax({e})[0]", "{x}.median({e})[0]",
+    "torch.heaviside({x}, {y})", "F.hardshrink({x})", "torch.copysign({x}, {y})", "{x}.signbit()",
+    "torch.count_nonzero({x})", "({x} > 0).sum({e})", "{x}.any({e})", "{x}.all()",
+    "torch.bucketize({x}, d.sort()[0])", "torch.searchsorted(d.detach().sort()[0], {x})",
+    "{x}[{x} > 0]", "torch.masked_select({x}, {y} > 0)", "torch.nonzero({x} > 0)",
+    "torch.unique({x})", "{x}.kthvalue(1)[0]", "F.threshold({x}, 0.1, 2)",
+    "F.one_hot({x}.long().abs() % 4, 4)", "torch.bincount({x}.long().abs().flatten())",
+    "{x}.to(torch.float16)", "{x}.to(torch.bfloat16)", "{x}.to(torch.int8)",
+)  # fmt: skip
+REDUCTIONS = (
+    "{x}.sum()", "{x}.sum({e})", "{x}.mean({e}, keepdim=True)", "{x}.amax({e})", "{x}.amin({e})",
+    "{x}.prod({e})", "{x}.var({e})", "{x}.std({e}, keepdim=True)", "torch.logsumexp({x}, {e})",
+    "{x}.norm()", "{x}.norm(dim={e})", "{x}.cumsum({e})", "{x}.cumprod({e})", "{x}.softmax({e})",
+    "F.log_softmax({x}, {e})", "{x}.max({e})[0]", "{x}.mean()", "{x}.sum((0, 1))",
+    "torch.var_mean({x}, {e})[1]", "{x}.sum({e}, dtype=torch.float64)", "{x}.logcumsumexp({e})",
+    "torch.aminmax({x})[0]", "torch.linalg.vector_norm({x}, 1, {e})", "F.normalize({x}, dim={e})",
+    "F.layer_norm({x}, {x}.shape[-1:])", "F.layer_norm({x}, ({x}.shape[-1],), d, d)",
+    "F.rms_norm({x}, {x}.shape[-1:])", "F.mse_loss({x}, {y})", "F.smooth_l1_loss({x}, {y})",
+    "F.cross_entropy({x}, i % {x}.shape[1])", "F.kl_div({x}.log_softmax(-1), {y}.softmax(-1))",
+    "F.cosine_similarity({x}, {y}, dim={e})", "torch.dist({x}, {y})", "{x}.diff(dim={e})",
+    "F.l1_loss({x}, {y}, reduction='none')", "torch.trapezoid({x}, dim={e})",
+    "F.binary_cross_entropy_with_logits({x}, {y}.sigmoid())", "{x}.std()", "{x}.nansum({e})",
+    "F.glu({x}, {e})", "F.softmin({x}, {e})", "{x}.trace()",
+)  # fmt: skip
+VIEWS = (
+    "{x}[1:]", "{x}[:-1]", "{x}[..., 1:]", "{x}[:, 0]", "{x}[0]", "{x}[-1]", "{x}[::2]",
+    "{x}[..., ::2]", "{x}[:, None]", "{x}[None]", "{x}.t()", "{x}.mT", "{x}.transpose(0, {e})",
+    "{x}.reshape(-1)", "{x}.view(-1)", "{x}.flatten(1)", "{x}.unsqueeze({e})", "{x}.squeeze()",
+    "{x}.squeeze({e})", "{x}.expand(2, *{x}.shape)", "{x}.narrow({e}, 1, 2)", "{x}.select({e}, 0)",
+    "{x}.chunk(2, {e})[-1]", "{x}.split(2, {e})[0]", "{x}.split([1, {x}.shape[0] - 1])[1]",
+    "{x}.unbind({e})[0]", "{x}.diagonal()", "{x}.unfold({e}, 2, 1)", "{x}.movedim(0, -1)",
+    "{x}.permute(*reversed(range({x}.dim())))", "{x}.view({x}.shape)", "{x}.detach()",
+    "{x}.view({x}.shape[0], -1)", "{x}.reshape({x}.shape[0] * {x}.shape[1], -1)",
+    "{x}.contiguous()", "{x}.as_strided((2, 2), (1, 2))", "torch.view_as_real({x})", "{x}.real",
+    "{x}.imag", "{x}.alias()", "{x}.unflatten(0, (-1, 1))", "{x}.view_as({x})",
+    "{x}.swapaxes(0, {e})", "{x}.tensor_split(3, {e})[1]", "{x}.expand_as({y})",
+    "{x}.reshape(2, -1)", "{x}.view(-1, 2)", "{x}.ravel()", "{x}[{n}:{m}]",
+    "{x}[:{x}.shape[0] // 2]", "{x}[{x}.shape[0] // 2:]", "{x}.view(torch.int32)", "{x}.T[1:]",
+    "{x}.hsplit(2)[0]", "{x}.adjoint()", "torch.atleast_3d({x})", "{x}.positive()",
+    "{x}.to({x}.dtype)", "{x}.type_as({x})", "{x}.narrow(0, 0, {x}.shape[0] - 1)",
+)  # fmt: skip
+PICKED = (
+    "{x}[i]", "{x}[i, 0]", "{x}[:, [0, -1]]", "{x}[i % {x}.shape[0]]", "{x}.index_select(0, i)",
+    "{x}.flip({e})", "{x}.roll(1, {e})", "{x}.roll({n})", "{x}.tril()", "{x}.triu(1)",
+    "{x}.repeat(2, 1)", "{x}.tile(2)", "{x}.repeat_interleave(2, {e})",
+    "torch.cat([{x}, {y}], {e})", "torch.stack([{x}, {y}], {e})", "torch.cat([{x}, {y}, {x}])",
+    "F.pad({x}, (1, 2))", "F.pad({x}, (1, 0, 0, 1), value={s})",
+    "F.pad({x}, (1, 1, 1, 1), mode='reflect')", "F.pad({x}, (-1, 1))",
+    "F.pad({x}, (1, 1), mode='circular')", "{x}.masked_fill({y} > 0, {s})",
+    "{x}.gather({e}, {y}.long().abs() % {x}.shape[{e}])",
+    "torch.take_along_dim({x}, i[:, None] % {x}.shape[1], 1)",
+    "{x}.scatter_add(0, i[:, None].expand_as({y}), {y})", "{x}.index_add(0, i, {y})",
+    "{x}.index_fill({e}, torch.tensor([0]), {s})", "{x}.scatter(0, i[:, None], {s})",
+    "{x}.index_copy(0, i, {y})", "{x}.index_put((i,), {y}, accumulate=True)", "{x}.rot90()",
+    "torch.outer({x}, {y})", "F.embedding(i, {x})", "torch.zeros_like({x})", "torch.ones_like({x})",
+    "torch.full_like({x}, {s})", "torch.empty_like({x}).copy_({y})",
+    "{x}.new_zeros({x}.shape[0], 2)", "torch.arange({m})", "torch.arange({x}.shape[0], 0, -1)",
+    "torch.eye({x}.shape[-1])", "torch.linspace(0, 1, {m})", "torch.full(({m}, 2), {s})",
+    "{x}.clone()", "torch.meshgrid({x}, {y}, indexing='ij')[0]", "torch.tril(torch.ones({m}, {m}))",
+    "{x}.clone(memory_format=torch.contiguous_format)", "{x}.to({t})", "{x}.float()",
+    "{x}.double()", "{x} + torch.arange({x}.shape[-1])",
+    "{x}.contiguous(memory_format=torch.channels_last)", "torch.select_scatter({x}, {y}, 0, 0)",
+    "torch.slice_scatter({x}, {y}, 0, 1)", "torch.diag_embed({x})",
+    "torch.broadcast_to({x}, {y}.shape)", "torch.combinations({x})", "torch.hstack([{x}, {y}])",
+    "torch.block_diag({x}, {y})", "{x}.diag()", "torch.cartesian_prod({x}, {y})",
+    "torch.column_stack([{x}, {y}])", "torch.tensor([1.0, {s}])", "torch.scalar_tensor({s})",
+    "{x}.put(i, {y})", "{x}.take(i)", "torch.chunk({x}, 3)[0].sin()",
+)  # fmt: skip
+PRODUCTS = (
+    "{x} @ {y}", "{x} @ {y}.mT", "{x}.t() @ {y}", "F.linear({x}, {y})", "F.linear({x}, {y}, d)",
+    "torch.addmm({x}, {y}, {z})", "torch.einsum('ij,kj->ik', {x}, {y})", "torch.bmm({x}, {y})",
+    "torch.einsum('i,ij->j', {x}, {y})", "{x}[None] @ {y}", "torch.mv({x}, {y})",
+    "torch.dot({x}, {y})", "torch.kron({x}, {y})", "torch.tensordot({x}, {y}, 1)",
+    "torch.cdist({x}, {y})", "torch.baddbmm({x}, {y}, {z})",
+    "F.scaled_dot_product_attention({x}, {y}, {y})",
+    "F.scaled_dot_product_attention({x}[None], {y}[None], {z}[None], is_causal=True)",
+    "{x}.flatten(1) @ {x}.flatten(1).t()", "F.bilinear({x}, {y}, {z})", "torch.inner({x}, {y})",
+)  # fmt: skip
+IMAGES = (
+    "F.conv2d({x}, {x}[:2, :, :3, :3])", "F.conv2d({x}, {x}[:1, :, :2, :3], padding=1)",
+    "F.conv2d({x}, {x}[:1, :, :3, :3], stride=2, padding=1)", "F.max_pool2d({x}, 2)",
+    "F.conv2d({x}, {x}[0, :, None, :3, :3], padding=1, groups={x}.shape[1])",
+    "F.max_pool2d({x}, 3, 1, 1)", "F.avg_pool2d({x}, 2)", "F.avg_pool2d({x}, 3, 2, 1)",
+    "F.avg_pool2d({x}, 3, 2, 1, count_include_pad=False)", "F.adaptive_avg_pool2d({x}, 1)",
+    "F.adaptive_avg_pool2d({x}, (2, 3))", "F.adaptive_max_pool2d({x}, 2)",
+    "F.interpolate({x}, scale_factor=2)", "F.interpolate({x}, scale_factor=2, mode='bilinear')",
+    "F.interpolate({x}, size=(3, 5), mode='bilinear', align_corners=True)",
+    "F.interpolate({x}, size=({x}.shape[2] + 1, {x}.shape[3]), mode='nearest')",
+    "F.batch_norm({x}, None, None, training=True)", "F.instance_norm({x})", "F.group_norm({x}, 1)",
+    "F.unfold({x}, 2)", "F.pixel_unshuffle({x}, 2)", "F.conv1d({x}[0], {x}[:1, :, 0, :2])",
+    "F.conv_transpose2d({x}, {x}[0, :, None, :2, :2], stride=2, groups={x}.shape[1])",
+    "F.max_pool2d({x}, 2, ceil_mode=True)", "F.max_pool1d({x}[0], 2)", "{x}.mean((2, 3))",
+    "{x}.amax((-1, -2))", "F.softmax({x}, 1)", "{x}.sum((0, 2, 3))",
+    "{x}.flatten(2).transpose(1, 2)", "F.pad({x}, (1, 1, 1, 1), mode='replicate')",
+    "F.dropout2d({x}, 0.3)", "F.local_response_norm({x}, 2)", "F.lp_pool2d({x}, 2, 2)",
+    "F.channel_shuffle({x}, 1)", "F.conv2d({x}, {x}[:2, :, :2, :2], dilation=2)",
+    "F.interpolate({x}, scale_factor=0.5, mode='area')",
+    "F.upsample({x}, scale_factor=2, mode='bicubic')",
+    "F.batch_norm({x}, {x}.mean((0, 2, 3)), {x}.var((0, 2, 3)))",
+    "{x}.to(memory_format=torch.channels_last)", "F.max_pool2d({x}, 2, return_indices=True)[0]",
+    "F.grid_sample({x}, {x}[:, :1].tanh().movedim(1, -1).expand(-1, -1, -1, 2), "
+    "align_corners=False)",
+)  # fmt: skip
+RANDOM = (
+    "F.dropout({x}, 0.4)", "torch.rand_like({x})", "{x} + torch.randn({m})",
+    "torch.bernoulli({x}.sigmoid())", "torch.randint(0, 5, ({m},))", "torch.randperm({m})",
+    "F.dropout({x}, 0.3, training=False)",
+)  # fmt: skip
+# a view of {v} and what is written to it
+PLACES = (
+    "{v}", "{v}", "{v}[1:]", "{v}[:, 0]", "{v}[..., ::2]", "{v}.t()", "{v}.view(-1)", "{v}[0]",
+    "{v}.detach()", "{v}.diagonal()", "{v}.unsqueeze(0)", "{v}.unbind(-1)[0]", "{v}[:-1].t()",
+    "{v}.transpose(0, -1)[1:]", "{v}.chunk(2)[0]", "{v}.narrow(-1, 0, 1)", "{v}.flatten()",
+    "{v}.view({v}.shape)", "{v}.unfold(0, 2, 2)", "{v}.real", "{v}.select(-1, 0)",
+)  # fmt: skip
+WRITES = (
+    ".add_({s})", ".mul_({y})", ".zero_()", ".copy_({y})", ".fill_({s})", ".clamp_(-1, 1)",
+    ".neg_()", ".sub_({y})", ".relu_()", ".sin_()", ".masked_fill_({y} > 0, {s})",
+    ".addcmul_({y}, {z})", ".div_(2)", ".index_add_(0, i, {y})", ".scatter_(0, i[:, None], {s})",
+    ".index_fill_(0, i, {s})", ".lerp_({y}, 0.5)", ".add_({x}.sum())", ".sigmoid_()", ".cumsum_(0)",
+    ".tril_()", ".index_put_((i,), {y})", ".pow_(2)", ".copy_({x}.t())", ".index_copy_(0, i, {y})",
+    ".scatter_add_(0, i[:, None], {y})", ".exp_()", ".clamp_min_({s})", ".add_({y}, alpha={n})",
+    ".bitwise_and_({y})", ".logical_not_()", ".abs_()", ".fill_diagonal_({s})", ".squeeze_()",
+    ".unsqueeze_(0)", ".transpose_(0, 1)", ".t_()", ".round_()", ".uniform_()", ".normal_()",
+    ".bernoulli_(0.5)", ".addmm_({x}, {y})", ".swapdims_(0, 1)",
+)  # fmt: skip
+STORES = (
+    "{v}[0] = {s}", "{v}[1:] = {y}", "{v}[:, 0] = {y}", "{v}[i] = {y}", "{v}[i] += 1",
+    "{v}[{v} > 0] = {s}", "{v} += {y}", "{v} *= {s}", "{v}[..., -1] += {y}",
+    "{v}[1:] = {v}[:-1].clone()", "{v}[1:] += {v}[:-1] * 1", "{v}[i, 0] = {s}", "{v}[::2] -= {y}",
+    "{v}[...] = {y}", "{v}[:, 1:] *= 2", "{v}[{v} > {s}] *= 2",
+    "{v} -= {v}.mean({e}, keepdim=True)", "{v}[:] = {v}.flip(0)", "{v}[0], {v}[1] = {v}[1], {v}[0]",
+    "{v}[-1, ...] = {x}[0]", "{v} = {v}.detach()", "{v}.data.mul_(2)", "{v}.data[0] = {s}",
+)  # fmt: skip
+OUTS = (
+    "torch.add({x}, {y}, out={v})", "torch.mul({x}, {s}, out={v})", "torch.sin({x}, out={v})",
+    "{o} = torch.add({x}, {y}, out=torch.empty({x}.shape))", "torch.sum({x}, {e}, out={v})",
+    "{o} = torch.empty(0); torch.mul({x}, {y}, out={o})", "torch.mm({x}, {y}, out={v})",
+    "{o} = torch.empty({x}.shape[0]); torch.sum({x}, -1, out={o})",
+    "torch.cat([{x}, {y}], out={v})",
+    "{o} = torch.empty_like({x}); torch.exp({x} * 0.1, out={o}); {o}.add_(1)",
+    "torch.maximum({x}, {y}, out={v}[1:])", "torch.where({x} > 0, {x}, {y}, out={v})",
+    "torch.matmul({x}, {y}, out={v})", "torch.clamp({x}, -1, 1, out={v}.t())",
+    "{o} = torch.zeros({x}.shape).t(); torch.mul({x}.t(), 2, out={o})",
+    "torch.cumsum({x}, 0, out={v})", "torch.stack([{x}, {y}], out={v})",
+    "{o} = torch.empty(0, dtype=torch.long); torch.max({x}, 0, out=({v}, {o}))",
+    "torch.add({v}, {v}, out={v})", "torch.index_select({x}, 0, i, out={v})",
+)  # fmt: skip
+FORMS = (
+    "{o} = {E} if {x}.shape[0] > {n} else {E}", "{o} = sum([{E}, {x}])",
+    "{o} = [row * j for j, row in enumerate({x})][-1]",
+    "{o} = {x}\nfor j in range(3):\n    {o} = {o} * 0.5 + j",
+    "{o} = torch.stack([row.sum() for row in {x}.unbind(0)])", "{o} = {x}.sum().item() * {y}",
+    "if {x}.sum() > 0:\n    {v}.add_(1)", "{o} = {x} * {x}.shape[-1] + {y}.numel()",
+    "if {x}.is_contiguous():\n    {v}.mul_(2)", "{o} = {x}.new_tensor([float({y}.shape[0]), 2.0])",
+    "{o} = {x} + int({x}.stride(0))", "{o} = {x} * ({y}.dim() - {n})", "{o} = {x}.sum() + k * {m}",
+    "{o} = torch.utils.checkpoint.checkpoint(lambda q: q.sin() * 2, {x}, use_reentrant=False)",
+    "for j in range({x}.shape[0]):\n    {v}[j] = j", "{o} = ({x}, {y})[k % 2] * 2",
+    "{o} = torch.cat(list({x}.split(2)) + [{y}])", "{o}, _ = torch.max({x}, {e})",
+    "{o} = torch.func.vmap(lambda q: q.sum() * q)({x})", "{o} = {x}.shape[0] * {x} // 2",
+)  # fmt: skip

@@ -1,0 +1,51 @@
+"""Results of a compiled function are the same objects where eager's are, and others elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torchweld
+
+RETURNED = {
+    "a view of an argument that shows all of it": lambda x: (x.view(x.shape), x.squeeze()),
+    "an argument and its views": lambda x: (x, x.detach(), x.view(x.shape), x),
+    "a result and its views": lambda x: (y := x.sin(), y.detach(), y.squeeze(), y),
+    "views that show the same": lambda x: (y := x.exp(), y[1:], y[1:], y.t()),
+    "a written argument": lambda x: (x.add_(1), x.view(x.shape)),
+}  # fmt: skip
+
+
+def _objects(given, returned):
+    """Which of the objects are the same one."""
+    seen = [given, *returned]
+    return [next(i for i, y in enumerate(seen) if y is x) for x in seen]
+
+
+@pytest.mark.parametrize("name", RETURNED)
+@pytest.mark.parametrize("rows", [(3,), (3, 4, 5)])
+def test_views_that_show_all_of_a_tensor_are_objects_of_their_own(name, rows):
+    torchweld.reset()
+    compiled = torchweld.compile(RETURNED[name])
+    for n in rows:
+        x, y = torch.ones(n, 2), torch.ones(n, 2)
+        got, want = compiled(x), RETURNED[name](y)
+        assert _objects(x, got) == _objects(y, want)
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b)
+            assert a.untyped_storage().data_ptr() in (
+                x.untyped_storage().data_ptr(), got[0].untyped_storage().data_ptr())  # fmt: skip
+    assert torchweld.statistics()["aten_graphs"] == 0
+
+
+@pytest.mark.parametrize("step", [2, 3])
+def test_what_windows_do_not_cover_is_not_written(step):
+    def f(x):
+        x.unfold(0, 2, step).t().mul_(2)
+        return x + 1
+
+    torchweld.reset()
+    x, y = torch.arange(6.0)[1:], torch.arange(6.0)[1:]
+    torch.testing.assert_close(torchweld.compile(f)(x), f(y))
+    torch.testing.assert_close(x, y)
+    assert torchweld.statistics()["internal_errors"] == 0
