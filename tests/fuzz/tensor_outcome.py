@@ -30,7 +30,8 @@ def outcome(fn: Callable[..., Any], seed: int, call: int, traits: Traits,
             return {"error": type(error).__name__, "said": str(error)[:200]}
         outs = list(result) if isinstance(result, tuple) else [result]
         seen = [x for x in (*args, *outs) if isinstance(x, Tensor)]
-        done: dict[str, Any] = {k: [describe(x, seen) for x in v] for k, v in (("args", args), ("outs", outs))}
+        done: dict[str, Any] = {"args": [describe(x, seen) for x in args]}
+        done["outs"] = [describe(x, seen) for x in outs]
         done["gradients"] = gradients(outs + args, leaves) if grad else []
     return done
 
