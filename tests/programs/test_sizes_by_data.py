@@ -330,3 +330,18 @@ def test_parts_of_inputs_that_the_data_chooses_are_views_of_them():
             assert found.data_ptr() == expected.data_ptr()
     after = STATISTICS.counts()
     assert after["aten_graphs"] == before["aten_graphs"]
+
+
+def test_a_number_that_changes_is_given_to_the_piece_that_takes_it():
+    def f(x, k):
+        x = x * 1
+        x[x > 1] *= 2
+        return k - x
+
+    torchweld.reset()
+    compiled = torchweld.compile(f)
+    for k in (3, 4, 5):
+        x, _ = given(2)
+        torch.testing.assert_close(compiled(x, k), f(x, k))
+    counts = torchweld.statistics()
+    assert (counts["graphs"], counts["aten_graphs"]) == (2, 0)

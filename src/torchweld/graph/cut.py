@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -431,6 +432,10 @@ class _PieceWriter:
             return self.writer.write(number.value)
         if type(value) is int and x.op.startswith("call"):
             return value
+        if x.op == "placeholder":  # a Python number that changes
+            with self._in_front():
+                self._placeholder(x)
+            return self.copies[x]
         return self._copy(x)  # a number that is computed again, or an attribute of the module
 
     # ------------------------------------------------------------ symbols
@@ -446,15 +451,18 @@ class _PieceWriter:
 
     def _taken(self, e: Expr) -> Node:
         """A placeholder for a symbol, in front of everything else but other placeholders."""
-        last = [n for n in self.graph.nodes if n.op == "placeholder"][-1:]
-        first = next(iter(self.graph.nodes), None)
-        where = (self.graph.inserting_after(last[0]) if last else
-                 self.graph.inserting_before(first))  # fmt: skip
-        with where:
+        with self._in_front():
             made = self.graph.placeholder(e.text())
         made.meta[VAL] = symbolic(self.cut.env, e)
         self.takes.append(e)
         return made
+
+    def _in_front(self) -> AbstractContextManager[Any]:
+        """Where new nodes go behind the placeholders, in front of all else."""
+        last = [n for n in self.graph.nodes if n.op == "placeholder"][-1:]
+        if last:
+            return self.graph.inserting_after(last[0])
+        return self.graph.inserting_before(next(iter(self.graph.nodes), None))
 
     def _take_symbols(self) -> None:
         """Placeholders for the symbols in the piece that no size of its inputs tells."""
