@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import torchweld
 
@@ -36,6 +37,16 @@ def test_views_that_show_all_of_a_tensor_are_objects_of_their_own(name, rows):
             assert a.untyped_storage().data_ptr() in (
                 x.untyped_storage().data_ptr(), got[0].untyped_storage().data_ptr())  # fmt: skip
     assert torchweld.statistics()["aten_graphs"] == 0
+
+
+@pytest.mark.parametrize("options", [{"training": False}, {"p": 0.0}])
+def test_a_dropout_that_drops_nothing_gives_its_argument_at_every_size(options):
+    torchweld.reset()
+    compiled = torchweld.compile(lambda x: F.dropout(x, **options).add_(1), fullgraph=True)
+    for n in (3, 4, 5):
+        x = torch.zeros(n, 2)
+        assert compiled(x) is x
+        assert torch.equal(x, torch.ones(n, 2))
 
 
 @pytest.mark.parametrize("step", [2, 3])
