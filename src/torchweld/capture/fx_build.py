@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
 )
 from torch.fx import Graph, Node
+from torch.nn import functional as F
 
 from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
@@ -379,7 +380,9 @@ class GraphBuilder:
                 if op == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 with whole(target):
-                    return target(*args, **kwargs)
+                    result = target(*args, **kwargs)
+                # on fakes it compares, in the layout of the classes; eager scatters into zeros
+                return result.contiguous() if target is F.one_hot else result
         except GraphBreak:
             raise
         except UnknownSizeError as error:
