@@ -26,7 +26,6 @@ from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
 from torchweld.capture.by_data import Computed, Made
 from torchweld.capture.fake_copies import FakeMaker
 from torchweld.capture.late import LateNumber, LateNumbers, takes_late, takes_number_only
-from torchweld.capture.outs import check_outs
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, is_varying, number_value
 from torchweld.capture.values.base import (
@@ -47,7 +46,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
-from torchweld.capture.watchful import WatchfulMode
+from torchweld.capture.watchful import WatchfulMode, check_outs
 from torchweld.ir.expr import Expr
 from torchweld.ir.fake import FakeMode, decomposing, whole
 from torchweld.ir.graph import BY_DATA, DRAWS, LOC, VAL, WRITES, call_node
