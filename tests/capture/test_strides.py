@@ -53,6 +53,10 @@ LAST = IMAGE.to(memory_format=torch.channels_last)
     (lambda x: torch.copysign(x, x), ROWS.t()),
     (lambda x: torch.xlogy(x, x), ROWS.t()),
     (lambda x: torch.special.xlog1py(x, x), ROWS.t()),
+    (lambda x: 2**x, ROWS.t()),
+    (F.logsigmoid, LAST),
+    (lambda x: torch.logaddexp(torch.ones(6), x), LAST),
+    (lambda x: F.one_hot((x * 3).long(), 4), ROWS.t()),
 ])  # fmt: skip
 def test_results_of_permuted_tensors_have_the_strides_of_eager(op, x):
     torchweld.reset()

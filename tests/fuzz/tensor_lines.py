@@ -69,7 +69,7 @@ VIEWS = (
     "{x}.imag", "{x}.alias()", "{x}.unflatten(0, (-1, 1))", "{x}.view_as({x})",
     "{x}.swapaxes(0, {e})", "{x}.tensor_split(3, {e})[1]", "{x}.expand_as({y})",
     "{x}.reshape(2, -1)", "{x}.view(-1, 2)", "{x}.ravel()", "{x}[{n}:{m}]",
-    "{x}[:{x}.shape[0] // 2]", "{x}[{x}.shape[0] // 2:]", "{x}.view(torch.int32)", "{x}.T[1:]",
+    "{x}[:{x}.shape[0] // 2]", "{x}[{x}.shape[0] // 2:]", "{x}.view({x}.dtype)", "{x}.T[1:]",
     "{x}.hsplit(2)[0]", "{x}.adjoint()", "torch.atleast_3d({x})", "{x}.positive()",
     "{x}.to({x}.dtype)", "{x}.type_as({x})", "{x}.narrow(0, 0, {x}.shape[0] - 1)",
 )  # fmt: skip

@@ -42,9 +42,9 @@ def describe(x: Any, seen: list[Tensor]) -> Any:
         return repr(x)
     steps = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1] if x.numel() else []
     try:
-        leaf: bool | str = x.is_leaf
-    except RuntimeError:  # a view from no_grad of something that was written outside of it
-        leaf = "forbidden"
+        leaf = x.is_leaf
+    except RuntimeError:  # a view from no_grad of something that was written later
+        leaf = True
     facts = (str(x.dtype), tuple(x.shape), steps, x.requires_grad, leaf)
     same = next(k for k, y in enumerate(seen) if y is x)
     shares = 0, 0

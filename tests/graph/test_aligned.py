@@ -10,6 +10,7 @@ from rewrite_graphs import BF16, aten, graph_of, run_on_cpu
 from torch import Tensor
 from torch.fx import Graph
 
+import torchweld
 from torchweld.base.config import current
 from torchweld.codegen.run import generate
 from torchweld.fuse.run import fuse
@@ -74,3 +75,10 @@ def test_all_else_keeps_its_rows(case: str) -> None:
     (product,) = [n for n in graph.nodes if n.target is aten.mm.default]
     left: Any = product.args[0]
     assert left.meta[VAL].stride() == (columns, 1)
+
+
+def test_a_matrix_times_itself_is_compiled():
+    torchweld.reset()
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(torchweld.compile(lambda x: x @ x)(x), x @ x)
+    assert torchweld.statistics()["internal_errors"] == 0

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
 )
 from torch.fx import Graph, Node
+from torch.nn import functional as F
 
 from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
@@ -46,7 +47,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
-from torchweld.capture.watchful import WatchfulMode
+from torchweld.capture.watchful import WatchfulMode, check_outs
 from torchweld.ir.expr import Expr
 from torchweld.ir.fake import FakeMode, decomposing, whole
 from torchweld.ir.graph import BY_DATA, DRAWS, LOC, VAL, WRITES, call_node
@@ -396,7 +397,9 @@ class GraphBuilder:
                 if op == "call_method":
                     return getattr(args[0], target)(*args[1:], **kwargs)
                 with whole(target):
-                    return target(*args, **kwargs)
+                    result = target(*args, **kwargs)
+                # on fakes it compares, in the layout of the classes; eager scatters into zeros
+                return result.contiguous() if target is F.one_hot else result
         except GraphBreak:
             raise
         except UnknownSizeError as error:

@@ -73,7 +73,8 @@ _DOUBTFUL: dict[OpOverload, Callable[[Sequence[Any]], bool]] = {
         aten.channel_shuffle.default, aten.native_channel_shuffle.default,
         aten.binary_cross_entropy.default, aten.copysign.Tensor, aten.div.Tensor_mode,
         aten.floor_divide.default, aten.xlogy.Tensor, aten.special_xlog1py.default,
-        aten.native_dropout_backward.default,
+        aten.native_dropout_backward.default, aten.pow.Scalar, aten.log_sigmoid_forward.default,
+        aten.logaddexp.default, aten.logaddexp2.default,
     ), _permuted),
     **dict.fromkeys((
         aten.native_batch_norm.default, aten._native_batch_norm_legit.default,

@@ -287,11 +287,12 @@ static PyObject *call(Executable *x, PyObject *const *inputs)
     Guard guard = {0, 0};
     if (x->guarded)
         guard = guard_enter();
-    int status = run(x, f, inputs);
+    /* before outputs are made: autograd refuses views of no_grad that are older than a write */
+    int status = x->n_mutated ? bump_versions(x, inputs) : 0;
+    if (status == 0)
+        status = run(x, f, inputs);
     if (x->guarded)
         guard_leave(guard);
-    if (status == 0 && x->n_mutated)
-        status = bump_versions(x, inputs);
     if (status == 0)
         result = outputs_of(x, f, inputs);
     if (result) {

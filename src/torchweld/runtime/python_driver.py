@@ -104,10 +104,10 @@ class PythonDriver:
         with torch.no_grad(), torch._C._DisableAutocast():
             self._bind_arena(run)
             run.tensors |= {n: torch.tensor(number) for n, number in self._numbers.items()}
+            if self._mutated:  # before views are made: autograd refuses those older than a write
+                bump_versions([inputs[i] for i in self._mutated])
             for step in self.program.steps:
                 _RUN[type(step)](self, run, step)
-            if self._mutated:
-                bump_versions([inputs[i] for i in self._mutated])
         return tuple(None if n is None else run.tensors[n] for n in self.program.outputs)
 
     def trim(self) -> None:

@@ -59,8 +59,10 @@ def align_operands(graph: Graph) -> None:
 
 def _sums_odd(product: Node) -> bool:
     """Whether only the number of summands keeps cuBLAS from a fast kernel."""
-    a, b = (tensor(n) for n in product.all_input_nodes[:2])
-    if len(product.all_input_nodes) != 2 or a.device.type != "cuda" or a.dtype not in _HALVES:
+    if len(product.all_input_nodes) != 2:  # a matrix times itself
+        return False
+    a, b = map(tensor, product.all_input_nodes)
+    if a.device.type != "cuda" or a.dtype not in _HALVES:
         return False
     if a._has_symbolic_sizes_strides or b._has_symbolic_sizes_strides:
         return False
