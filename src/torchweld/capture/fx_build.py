@@ -26,7 +26,6 @@ from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
 from torchweld.capture.by_data import Computed, Made
 from torchweld.capture.fake_copies import FakeMaker
 from torchweld.capture.late import LateNumber, LateNumbers, takes_late, takes_number_only
-from torchweld.capture.outs import check_outs
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, is_varying, number_value
 from torchweld.capture.values.base import (
@@ -561,7 +560,7 @@ class GraphBuilder:
 
 
 def symbolic_twin(mode: FakeMode, real: torch.Tensor, form: Form) -> torch.Tensor:
-    """A fake tensor like `real`, in memory of its own, whose sizes may be symbols."""
+    """A fake tensor like `real`, gaps and all, in memory of its own; its sizes may be symbols."""
     mode.cache_enabled = False
     with mode:
         twin = torch.empty_strided(form.sizes, form.strides, dtype=real.dtype, device=real.device)
@@ -573,7 +572,6 @@ def symbolic_twin(mode: FakeMode, real: torch.Tensor, form: Form) -> torch.Tenso
     with torch.enable_grad(), mode:
         if torch.ops.aten.is_non_overlapping_and_dense.default(real):
             return twin.clone()
-        # a clone would have no gaps, nor elements that share memory
         steps = ((n - 1) * s for n, s in zip(form.sizes, form.strides, strict=True))
         whole = torch.empty((1 + sum(steps),), dtype=real.dtype, device=real.device)
         return whole.requires_grad_().clone().as_strided(form.sizes, form.strides)
@@ -591,13 +589,12 @@ def _holds_tensor(x: object) -> bool:
         isinstance(x, tuple | list) and any(map(_holds_tensor, x)))  # fmt: skip
 
 
-def _version(fake: torch.Tensor) -> int:
-    return 0 if fake.is_inference() else fake._version
+def _version(x: torch.Tensor) -> int:
+    return 0 if x.is_inference() else x._version
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
           torch.memory_format)  # fmt: skip
 _ARGUMENT = (*_PLAIN, slice, type(Ellipsis), range)
-# what torch takes for a dtype
 _DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64,
-                                    complex: torch.complex128}  # fmt: skip
+                                    complex: torch.complex128}  # for torch  # fmt: skip

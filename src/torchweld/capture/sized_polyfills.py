@@ -11,10 +11,6 @@ import torch
 from torch import Tensor
 
 
-def same_tensor(input: Tensor, *others: Any, **named: Any) -> Tensor:
-    return input
-
-
 def max_pool1d(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
                dilation: Any = 1, ceil_mode: bool = False,
                return_indices: bool = False) -> Tensor:  # fmt: skip

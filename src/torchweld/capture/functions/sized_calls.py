@@ -128,20 +128,7 @@ def _is_large(x: Slot) -> bool:
     return isinstance(x, Const) and type(x) is Const and type(x.obj) is int and x.obj > 1
 
 
-def _drops_nothing(args: Args, kwargs: Kwargs) -> bool:
-    """Whether a dropout gives the tensor that it gets: torch's own form for symbols copies it."""
-    given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
-    p = given.get("p", Const(0.5))
-    training = given.get("training", given.get("train", Const(True)))
-    if not isinstance(given.get("input"), TensorValue) or not (
-            type(p) is type(training) is Const and type(p.obj) in (int, float)):  # fmt: skip
-        return False
-    return p.obj == 0 or (training.obj is False and 0 <= p.obj <= 1)  # type: ignore[operator]
-
-
 _NN: Any = torch._C._nn
-for _dropout in (F.dropout, torch.dropout):
-    _in_the_place_of(_dropout, sized_polyfills.same_tensor, _drops_nothing)
 _in_the_place_of(_NN.upsample_bicubic2d, sized_polyfills.upsample_bicubic2d, _resizes)
 _in_the_place_of(_NN._upsample_bicubic2d_aa, sized_polyfills.upsample_bicubic2d_aa, _resizes)
 _in_the_place_of(F.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
