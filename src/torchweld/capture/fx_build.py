@@ -131,14 +131,13 @@ class GraphBuilder:
         self.differentiated = False  # a backward has run in the graph
         self.computes = False  # numbers, in the graph
         self.may_fail: list[GraphNumber] = []  # those whose arithmetic may raise
-        self._names: set[str] = set()
 
     # ------------------------------------------------------------------ inputs
     def input(self, real: torch.Tensor, source: Source, form: Form | None = None) -> TensorValue:
         """A placeholder for a tensor from outside. form: if some of its sizes vary."""
         with torch.no_grad(), outside_of_transforms():
             fake = self._fake(real) if form is None else symbolic_twin(self.mode, real, form)
-        node = self.root.placeholder(self._name(source.text()))
+        node = self._placeholder(self._name(source.text()))
         node.meta[VAL] = fake
         kind = type(real)
         value = TensorValue(node, fake, kind, source)
@@ -173,7 +172,7 @@ class GraphBuilder:
         """A placeholder for a late number."""
         node = self.numbers.get(id(x))
         if node is None:
-            node = self.numbers[id(x)] = self.root.placeholder(f"number_{len(self.numbers)}")
+            node = self.numbers[id(x)] = self._placeholder(f"number_{len(self.numbers)}")
             node.meta[VAL] = x.now
             self.places.append(x)
         return node
@@ -202,6 +201,12 @@ class GraphBuilder:
         return [i for i, (_, v, _) in enumerate(self.inputs)
                 if _version(v.fake) != self.versions[i] or (
                     written and memory_of(v.fake) in written)]  # fmt: skip
+
+    def _placeholder(self, name: str) -> Node:
+        """An input of the graph. Its parameter has the node's name, which no other node has."""
+        node = self.root.placeholder(name)
+        node.target = node.name
+        return node
 
     def _name(self, text: str) -> str:
         base = re.sub(r"\W+", "_", text).strip("_").lower() or "arg"
