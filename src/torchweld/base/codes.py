@@ -97,8 +97,13 @@ _ROWS = (
     ),
     (
         "W120",
-        "random number that decides how Python goes on",
+        "random number, or a time, that decides how Python goes on",
         "none needed: the graph ends before it; or draw it outside, or as a Tensor",
+    ),
+    (
+        "W121",
+        "Python's own frames are looked at",
+        "none needed: the frame runs eagerly, so that they are there",
     ),
     # graph, lower, fuse, codegen: W2xx
     ("W201", "graph cannot be made functional", "report it with the graph from TORCHWELD_DUMP"),

@@ -24,7 +24,13 @@ from torchweld.base.loc import Loc
 from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
 from torchweld.capture.by_data import Computed, Made
 from torchweld.capture.fake_copies import FakeMaker
-from torchweld.capture.late import LateNumber, LateNumbers, takes_late, takes_number_only
+from torchweld.capture.late import (
+    LateNumber,
+    LateNumbers,
+    plain_number,
+    takes_late,
+    takes_number_only,
+)
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, is_varying, number_value
 from torchweld.capture.values.base import (
@@ -169,11 +175,13 @@ class GraphBuilder:
         return self.mode.from_tensor(real, static_shapes=True)
 
     def number(self, x: LateNumber) -> Node:
-        """A placeholder for a late number."""
+        """A placeholder for a late number. Errors: GraphBreak for one that is not there yet."""
+        if x.after:
+            raise self.late.undecided()
         node = self.numbers.get(id(x))
         if node is None:
             node = self.numbers[id(x)] = self._placeholder(f"number_{len(self.numbers)}")
-            node.meta[VAL] = x.now
+            node.meta[VAL] = plain_number(x.now)
             self.places.append(x)
         return node
 
@@ -498,7 +506,7 @@ class GraphBuilder:
         if isinstance(x, Row):
             return [self.to_fake(i) for i in x.items]
         if isinstance(x, LateNumber):
-            return x.now  # where a size is needed, it has become one
+            return plain_number(x.now)  # where a size is needed, it has become one
         if isinstance(x, GraphNumber):
             return SAMPLE
         if type(x) is Const and isinstance(x.obj, type) and x.obj in _DTYPES:
@@ -527,6 +535,9 @@ class GraphBuilder:
                 return slice(*(self._convert(p, leaf) for p in x.parts))
             case Const() if isinstance(x.obj, np.generic):
                 return x.obj.item()  # what torch makes of a NumPy number
+            case Const() if isinstance(x.obj, slice):
+                parts = (x.obj.start, x.obj.stop, x.obj.step)
+                return slice(*(p.item() if isinstance(p, np.generic) else p for p in parts))
             case Const() if isinstance(x.obj, _ARGUMENT) or x.obj is None or _is_function(x.obj):
                 return x.obj
             case Lazy():

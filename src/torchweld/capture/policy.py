@@ -20,6 +20,7 @@ import torch
 
 from torchweld.capture.attrs import from_python
 from torchweld.capture.kernels import inner_function
+from torchweld.capture.late import LateNumber, takes_late
 from torchweld.capture.leaf_reads import by_name, guard_leaf
 from torchweld.capture.marks import Mark, mark_of
 from torchweld.capture.plain_classes import is_plain, is_pure
@@ -78,7 +79,7 @@ def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
         cap.call(cap.wrap(inner, cap.pin(inner)), args, kwargs, cont)
         return
     if isinstance(fn, types.FunctionType):
-        if not guard_leaf(cap, fn):
+        if not guard_leaf(cap, fn) or _has_late_float(fn, args, kwargs):
             inline_anyway(cap, fn, args, kwargs, cont)
             return
         try:
@@ -89,6 +90,13 @@ def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
         cap.deliver(out, cont)
     else:
         allowed_call(cap, fn, args, kwargs, cont)
+
+
+def _has_late_float(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether a function gets a number that changes, which what it calls may take."""
+    given: list[tuple[int | str, Value]] = [*enumerate(args), *kwargs.items()]
+    return any(isinstance(x, LateNumber) and not x.fixed and type(x.now) is not int
+               and not takes_late(fn, at, args) for at, x in given)  # fmt: skip
 
 
 def _node(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -18,7 +18,7 @@ from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.class_state import ClassAttr, ClassState
 from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.handlers import catches, handles
-from torchweld.capture.late import LateNumbers
+from torchweld.capture.late import NUMBERS, LateNumbers
 from torchweld.capture.state import Cont, Handed, VFrame, refuse
 from torchweld.capture.symbolic import Sizes, Varying
 from torchweld.capture.values.base import (
@@ -291,9 +291,8 @@ class Capture:
 
     def _wrapped(self, obj: object, source: Source) -> Value:
         assert self.wrapper is not None
-        if source in self.late.sources and isinstance(obj, int | float) and (
-                type(obj) in (int, float)):  # fmt: skip
-            return self.late.leaf(obj, source)
+        if type(obj) in NUMBERS and source in self.late.sources:
+            return self.late.leaf(obj, source)  # type: ignore[arg-type]
         if isinstance(obj, _OPERATORS):
             self.guard("is", source, obj)
             return Const(obj, source)

@@ -1,4 +1,13 @@
-"""Handlers of functions and methods, by topic. Importing this package fills the tables."""
+"""Handlers of functions and methods, by topic. Importing this package fills the tables.
+
+What few programs call is in modules that are imported when the first one does.
+"""
+
+import importlib
+import os
+import sys
+import time
+from typing import Any
 
 from torchweld.capture import attrs_callable
 from torchweld.capture.arrays import attributes
@@ -37,6 +46,7 @@ from torchweld.capture.functions import (
     weak_references,
     whole,
 )
+from torchweld.capture.tables import FUNCTIONS
 
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
@@ -48,3 +58,21 @@ __all__ = [
 ]  # fmt: skip
 
 whole.register()
+
+
+def _later(module: str, name: str, *first: Any) -> Any:
+    """A handler of a module of this package that is imported when somebody needs it."""
+
+    def handler(*args: Any) -> None:
+        getattr(importlib.import_module(f"{__name__}.{module}"), name)(*first, *args)
+
+    return handler
+
+
+_CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+for _name in (*_CLOCKS, *(f"{n}_ns" for n in _CLOCKS), "strftime", "ctime", "asctime"):
+    FUNCTIONS.add(getattr(time, _name), _later("system", "clock", getattr(time, _name)))
+for _fn in (os.getpid, os.getppid, os.getcwd, os.cpu_count, os.path.exists, os.path.isfile,
+            os.path.isdir):  # fmt: skip
+    FUNCTIONS.add(_fn, _later("system", "reading", _fn))
+FUNCTIONS.add(sys._getframe, _later("own_frames", "frame"))

@@ -12,7 +12,7 @@ from torchweld.capture.functions.owned import print_to, run_owned
 from torchweld.capture.instances import instance_get
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
-from torchweld.capture.strings import snapshot, texts_of
+from torchweld.capture.strings import finished, snapshot, texts_of
 from torchweld.capture.tables import FUNCTIONS, function
 from torchweld.capture.values.base import (
     BoundValue,
@@ -50,13 +50,7 @@ def perform(cap: Capture, fn: Any, args: Args, kwargs: Kwargs) -> None:
 def finish_texts(fn: Callable[..., Any], args: tuple[Any, ...], late: tuple[bool, ...],
                  kwargs: dict[str, Any]) -> None:  # fmt: skip
     """Call `fn` with the late arguments put together as texts."""
-    fn(*(_join(a) if is_late else a for a, is_late in zip(args, late, strict=True)), **kwargs)
-
-
-def _join(parts: tuple[Any, ...]) -> str:
-    convert: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
-    pieces = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    return "".join(format(convert[c](x) if c else x, spec) for x, c, spec in pieces)
+    fn(*(finished(a) if is_late else a for a, is_late in zip(args, late, strict=True)), **kwargs)
 
 
 @function(print)
