@@ -107,11 +107,12 @@ def prepare() -> None:
     for code in whole_codes():
         hook.set_quiet(code)
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    samples = [torch.empty(2, 3), torch.empty((), dtype=torch.int64),
-               torch.empty(4, 6, dtype=torch.bfloat16)[::2, 1:],
-               torch.nn.Parameter(torch.empty(3))]  # fmt: skip
+    empty = functools.partial(torch.empty, device="cpu")
+    samples = [empty(2, 3), empty((), dtype=torch.int64),
+               empty(4, 6, dtype=torch.bfloat16)[::2, 1:],
+               torch.nn.Parameter(empty(3))]  # fmt: skip
     with torch.inference_mode():
-        samples.append(torch.empty(2))
+        samples.append(empty(2))
     torch_init(torch._C.TensorBase, str(library) if library.exists() else None, samples)
 
 

@@ -20,6 +20,7 @@ from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.kernels import is_cython
 from torchweld.capture.marks import region_of, substitute_of
+from torchweld.capture.modes import makes_tensors
 from torchweld.capture.numbers import is_graph_number, number_call
 from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
 from torchweld.capture.session import Capture
@@ -82,6 +83,8 @@ def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Val
 def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Value],
                 cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
     real = fn.obj
+    if cap.devices and _on_default_device(real, kwargs.get("device")):
+        kwargs = {**kwargs, "device": Const(cap.devices[-1])}
     number = number_call(cap, real, args) if is_graph_number(*args) and not kwargs else None
     if number is not None:
         cap.deliver(number, cont)
@@ -139,6 +142,16 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     else:
         guarded(cap, on_raise, lambda: _handle(cap, real, _run_policy(policy, real), args,
                                                kwargs, cont))  # fmt: skip
+
+
+def _on_default_device(real: Any, device: Value | None) -> bool:
+    """Whether a function makes tensors where `with torch.device` says."""
+    if device is not None and not (type(device) is Const and device.obj is None):
+        return False
+    try:
+        return makes_tensors(real)
+    except TypeError:  # unhashable
+        return False
 
 
 def _bound(cap: Capture, fn: Const, real: Any) -> Value | None:

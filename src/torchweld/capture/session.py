@@ -69,12 +69,18 @@ def is_compiling() -> bool:
 
 
 class Compiling:
-    """`with Compiling():` a capture is under way in this thread."""
+    """`with Compiling():` a capture is under way in this thread. Modes of the user's, as
+    `with torch.device`, mean nothing to what captures and compiles."""
+
+    __slots__ = ("quiet",)
 
     def __enter__(self) -> None:
         _active.on = True
+        self.quiet = torch._C.DisableTorchFunction()
+        self.quiet.__enter__()
 
     def __exit__(self, *exc: object) -> None:
+        self.quiet.__exit__(*exc)
         _active.on = False
 
 
@@ -167,6 +173,7 @@ class Capture:
     backwards: how many backwards the frame has run.
     pure: ages from which on objects may be changed, innermost last. until: as long as what is known
     of these objects, the frame is to be broken where it cannot be captured.
+    devices: the default devices, as they were set, of which `devices_before` from outside.
     contexts: context variables that the frame has set: (variable, value, token), the last one last.
     """
 
@@ -234,6 +241,7 @@ class Capture:
         self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
         self.pure, self.until, self.contexts = [], [], []
+        self.devices, self.devices_before = list[Any](), 0
 
     # -------------------------------------------------------------- locations
     @property

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from torchweld.capture.functions.owned import print_to, run_owned
+from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.strings import finished, snapshot, texts_of
-from torchweld.capture.tables import FUNCTIONS, function
+from torchweld.capture.tables import FUNCTIONS, CallHandler, function
 from torchweld.capture.values.base import (
     BoundValue,
     Const,
@@ -86,15 +87,15 @@ def _message(cap: Capture, x: Value) -> Value:
     return x if isinstance(x, LateText) else snapshot(cap, x)
 
 
-def deferred(fn: Any, receiver: bool) -> None:
-    """Calls of `fn` are effects. receiver: its first argument is the logger."""
+def deferred(fn: Any, receiver: bool) -> CallHandler:
+    """What makes calls of `fn` effects. receiver: its first argument is the logger."""
 
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         given = args[: int(receiver)] + [_message(cap, a) for a in args[int(receiver) :]]
         perform(cap, fn, given, {k: _message(cap, v) for k, v in kwargs.items()})
         cap.deliver(Const(None), cont)
 
-    FUNCTIONS.add(fn, handler)
+    return handler
 
 
 @function(warnings.warn)
@@ -141,9 +142,8 @@ def warn_inside(message: Any, category: Any, filename: str, line: int,
     warnings.warn_explicit(message, kind, filename, line, module, registry, names)
 
 
-deferred(warnings.simplefilter, receiver=False)
-deferred(warnings.filterwarnings, receiver=False)
-deferred(warnings.resetwarnings, receiver=False)
+for _setter in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
+    FUNCTIONS.add(_setter, deferred(_setter, receiver=False))
 
 
 @function(warnings.catch_warnings.__enter__)
@@ -165,9 +165,33 @@ def end_warnings(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     cap.deliver(Const(None), cont)
 
 
+def _users_code(logger: logging.Logger) -> bool:
+    """Whether code of the user's sees what is logged: it may change what the frame looks at."""
+    seen: list[Any] = [*logger.filters]
+    at: logging.Logger | None = logger
+    while at is not None:
+        seen += [h.emit for h in at.handlers] + [f for h in at.handlers for f in h.filters]
+        at = at.parent if at.propagate else None
+    codes = (getattr(getattr(x, "filter", x), "__code__", None) for x in seen)
+    return any(code is not None and of_the_user(code.co_filename) for code in codes)
+
+
+def logged(fn: Any, receiver: bool) -> None:
+    """Calls of `fn` are effects, unless code of the user's is called by it."""
+    later = deferred(fn, receiver)
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        logger = getattr(args[0], "real", None) if receiver and args else logging.root
+        if isinstance(logger, logging.Logger) and _users_code(logger):
+            raise refuse("W106", "a log record that a handler of the user's gets", cap.loc())
+        later(cap, args, kwargs, cont)
+
+    FUNCTIONS.add(fn, handler)
+
+
 for _name in ("debug", "info", "warning", "error", "critical", "log", "exception"):
-    deferred(getattr(logging.Logger, _name), receiver=True)
-    deferred(getattr(logging, _name), receiver=False)
+    logged(getattr(logging.Logger, _name), receiver=True)
+    logged(getattr(logging, _name), receiver=False)
 
 
 class _EnabledFor:
