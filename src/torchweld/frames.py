@@ -108,9 +108,8 @@ def prepare() -> None:
         hook.set_quiet(code)
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     empty = functools.partial(torch.empty, device="cpu")
-    samples = [empty(2, 3), empty((), dtype=torch.int64),
-               empty(4, 6, dtype=torch.bfloat16)[::2, 1:],
-               torch.nn.Parameter(empty(3))]  # fmt: skip
+    samples = [empty(2, 3), empty((), dtype=torch.int64), torch.nn.Parameter(empty(3)),
+               empty(4, 6, dtype=torch.bfloat16)[::2, 1:]]  # fmt: skip
     with torch.inference_mode():
         samples.append(empty(2))
     torch_init(torch._C.TensorBase, str(library) if library.exists() else None, samples)

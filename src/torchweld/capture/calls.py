@@ -69,6 +69,7 @@ def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Val
         case Loose() if _is_plain_function(fn.real):
             _call_given(cap, fn, args, kwargs, cont, on_raise)
         case Const():
+            kwargs = _on_default_device(cap, fn.obj, kwargs) if cap.devices else kwargs
             _call_const(cap, fn, args, kwargs, cont, on_raise)
         case InstanceValue():
             run = functools.partial(_call_instance, cap, fn, args, kwargs, cont, on_raise)
@@ -83,8 +84,6 @@ def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Val
 def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Value],
                 cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
     real = fn.obj
-    if cap.devices and _on_default_device(real, kwargs.get("device")):
-        kwargs = {**kwargs, "device": Const(cap.devices[-1])}
     number = number_call(cap, real, args) if is_graph_number(*args) and not kwargs else None
     if number is not None:
         cap.deliver(number, cont)
@@ -144,14 +143,16 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
                                                kwargs, cont))  # fmt: skip
 
 
-def _on_default_device(real: Any, device: Value | None) -> bool:
-    """Whether a function makes tensors where `with torch.device` says."""
+def _on_default_device(cap: Capture, real: Any, kwargs: dict[str, Value]) -> dict[str, Value]:
+    """The arguments of a function that makes tensors where `with torch.device` says."""
+    device = kwargs.get("device")
     if device is not None and not (type(device) is Const and device.obj is None):
-        return False
+        return kwargs
     try:
-        return makes_tensors(real)
+        made = makes_tensors(real)
     except TypeError:  # unhashable
-        return False
+        return kwargs
+    return {**kwargs, "device": Const(cap.devices[-1])} if made else kwargs
 
 
 def _bound(cap: Capture, fn: Const, real: Any) -> Value | None:
@@ -425,9 +426,13 @@ def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: d
     if raw is torch.nn.Module.__call__:
         hooks = instance_get(cap, fn, "_forward_hooks_always_called")
         if isinstance(hooks, DictValue) and length(cap, hooks):
-            # nn.Module itself leaves them out while it is compiled
-            raise refuse("W107", "a forward hook with always_call=True", cap.loc())
+            on_raise = functools.partial(_seen_by_hook, cap)
     call_value(cap, Const(raw), [fn, *args], kwargs, cont, on_raise)
+
+
+def _seen_by_hook(cap: Capture, error: Value) -> bool:
+    """What nn.Module does for hooks with always_call=True it leaves out while it is compiled."""
+    raise refuse("W107", "an exception that a hook with always_call=True waits for", cap.loc())
 
 
 # ---------------------------------------------------------------- construction

@@ -43,6 +43,7 @@ from torchweld.capture.values.base import (
     LateText,
     ListValue,
     NotConstant,
+    ObjectId,
     SetValue,
     SizeValue,
     SliceValue,
@@ -238,6 +239,8 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
         if answer is not NotImplemented:
             return bool(answer)
     match a, b:
+        case (ObjectId(), _) | (_, ObjectId()):
+            return a is b  # nobody knows another number that it could be
         case (Const(), Const()):
             need_frozen(cap, a)
             need_frozen(cap, b)

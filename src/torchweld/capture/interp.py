@@ -157,6 +157,9 @@ def _check_left(cap: Capture, inference: bool) -> None:
     """Refuse a frame that leaves something open that it cannot."""
     if torch.is_inference_mode_enabled() != inference:
         raise left_in_inference(cap)
+    for handle in filter(None, cap.handles):
+        why = "a hook of a module stays when the frame ends"
+        raise Stuck("W106", why, cap.loc(), cap.birth(handle))
     if len(cap.devices) != cap.devices_before:
         why = "the frame is left inside of `with torch.device`"
         raise Stuck("W107", why, cap.loc(), cap.birth(cap.devices))

@@ -48,8 +48,16 @@ def default_devices() -> tuple[Any, ...]:
 
     A torch function mode that is something else stands for itself.
     """
-    stack = torch.overrides._get_current_function_mode_stack()
-    return tuple(getattr(m, "device", m) if type(m) is DeviceContext else m for m in stack)
+    stack: list[Any] = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    if any(type(m) is not DeviceContext for m in stack):
+        return tuple(stack)
+    return _known(tuple(m.device for m in stack))
+
+
+@functools.cache
+def _known(devices: tuple[torch.device, ...]) -> tuple[torch.device, ...]:
+    """One tuple for equal ones: guards of states compare by identity."""
+    return devices
 
 
 @functools.cache

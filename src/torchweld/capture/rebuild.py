@@ -31,6 +31,7 @@ from torchweld.capture.values.base import (
     LateText,
     ListValue,
     Mutable,
+    ObjectId,
     PartialValue,
     SetValue,
     SliceValue,
@@ -271,12 +272,16 @@ def _late_text(r: Residual, x: LateText) -> str:
     return r.assign(f"{r.bind_const(finished)}(({r.items(list(x.parts))},))")
 
 
+def _object_id(r: Residual, x: ObjectId) -> str:
+    return r.assign(f"{r.bind_const(id)}({r.expr(x.of)})")
+
+
 BUILDERS: dict[type, Any] = {
     TupleValue: _tuple, ListValue: _list, DequeValue: _deque, DictValue: _dict, VarsValue: _dict,
     SetValue: _set, SliceValue: _slice, BoundValue: _bound, PartialValue: _partial,
     ViewValue: _view, CellValue: _cell, FunctionValue: _function, InstanceValue: _instance,
     OwnedValue: _owned, ProxyValue: _proxy, IteratorValue: _iterator, GeneratorValue: generator,
-    ArrayValue: _array, LateText: _late_text,
+    ArrayValue: _array, LateText: _late_text, ObjectId: _object_id,
 }  # fmt: skip
 
 

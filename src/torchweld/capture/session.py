@@ -80,7 +80,7 @@ class Compiling:
         self.quiet.__enter__()
 
     def __exit__(self, *exc: object) -> None:
-        self.quiet.__exit__(*exc)
+        self.quiet.__exit__(None, None, None)
         _active.on = False
 
 
@@ -174,12 +174,17 @@ class Capture:
     pure: ages from which on objects may be changed, innermost last. until: as long as what is known
     of these objects, the frame is to be broken where it cannot be captured.
     devices: the default devices, as they were set, of which `devices_before` from outside.
+    ids: of objects that the frame has made, by the id of their values.
+    handles: of hooks that the frame has registered on modules; None for one that is removed.
     contexts: context variables that the frame has set: (variable, value, token), the last one last.
     """
 
     pure: list[int]
     until: list[tuple[Source, Callable[[object], bool]]]
     contexts: list[tuple[object, Value, Value]]
+    handles: list[Any]
+    devices: list[Any]
+    ids: dict[int, Value]
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -220,8 +225,7 @@ class Capture:
         self.effects: list[tuple[Value, list[Value], dict[str, Value]]] = []
         self.result: Value | None = None
         self.steps = 0
-        self.stop = stop
-        self.by_data = by_data
+        self.stop, self.by_data = stop, by_data
         self.stops: tuple[int, ...] = ()
         self.outside_stop = 0
         self.handed: Handed | None = None
@@ -240,8 +244,8 @@ class Capture:
         self.user_keys: dict[int, list[Any]] = {}  # by their hash
         self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
-        self.pure, self.until, self.contexts = [], [], []
-        self.devices, self.devices_before = list[Any](), 0
+        self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
+        self.ids, self.devices_before = {}, 0
 
     # -------------------------------------------------------------- locations
     @property

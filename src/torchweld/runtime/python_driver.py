@@ -103,7 +103,7 @@ class PythonDriver:
         # Captured graphs contain the casts that autocast would add.
         with torch.no_grad(), torch._C._DisableAutocast():
             self._bind_arena(run)
-            run.tensors |= {n: torch.tensor(number, device="cpu") for n, number in self._numbers.items()}
+            run.tensors |= {n: torch.tensor(x, device="cpu") for n, x in self._numbers.items()}
             for step in self.program.steps:
                 _RUN[type(step)](self, run, step)
             if self._mutated:

@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Any
 
+from torch.utils.hooks import RemovableHandle
+
 from torchweld.capture import attrs_callable
 from torchweld.capture.arrays import attributes
 from torchweld.capture.functions import (
@@ -46,7 +48,7 @@ from torchweld.capture.functions import (
     weak_references,
     whole,
 )
-from torchweld.capture.tables import FUNCTIONS
+from torchweld.capture.tables import CLASSES, FUNCTIONS, NAMED
 
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
@@ -75,4 +77,6 @@ for _name in (*_CLOCKS, *(f"{n}_ns" for n in _CLOCKS), "strftime", "ctime", "asc
 for _fn in (os.getpid, os.getppid, os.getcwd, os.cpu_count, os.path.exists, os.path.isfile,
             os.path.isdir):  # fmt: skip
     FUNCTIONS.add(_fn, _later("system", "reading", _fn))
+NAMED.add(("pprint", "pprint"), _later("system", "print_pretty"))
+CLASSES.add(RemovableHandle, _later("module_hooks", "make"))
 FUNCTIONS.add(sys._getframe, _later("own_frames", "frame"))

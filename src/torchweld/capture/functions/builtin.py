@@ -257,7 +257,7 @@ def stop_with(result: Value) -> None:
 
 @function(id)
 def id_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(Const(identity_of(cap, args[0])), cont)
+    cap.deliver(identity_of(cap, args[0]), cont)
 
 
 @function(hash)

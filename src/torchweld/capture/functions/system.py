@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import pprint
 from collections.abc import Callable
 from typing import Any
 
 from torchweld.capture.attrs import from_python
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.values.base import NotConstant, Value, constant
+from torchweld.capture.values.base import Const, NotConstant, Value, constant
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -51,6 +52,15 @@ def reading(fn: Callable[..., Any], cap: Capture, args: Args, kwargs: Kwargs,
         raise raised(type(error), *error.args) from None
     cap.guard("state", None, (_Reading(getter), found))
     cap.deliver(from_python(found), cont)
+
+
+def print_pretty(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """pprint.pprint: a text that is printed."""
+    cap.call(Const(_printed), args, kwargs, cont)
+
+
+def _printed(x: object, stream: Any = None, *args: Any, **named: Any) -> None:
+    print(pprint.pformat(x, *args, **named), file=stream)
 
 
 class _Reading:

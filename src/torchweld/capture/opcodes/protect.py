@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from torchweld.capture import polyfills_groups
 from torchweld.capture.attrs import INSTANCE_METHOD, MISSING, mro_lookup, watch_class
@@ -152,7 +153,8 @@ def before_async_with(cap: Capture, f: VFrame, i: Instr) -> None:
 def _enter(cap: Capture, f: VFrame, begins: str, ends: str, what: str) -> None:
     manager = f.stack.pop()
     kind = manager.cls()
-    watch_class(cap, kind)
+    if kind is not RemovableHandle:  # which counts the hooks
+        watch_class(cap, kind)
     enter, leave = mro_lookup(kind, begins), mro_lookup(kind, ends)
     if enter is MISSING or leave is MISSING:
         missed = f" (missed {ends} method)" if enter is not MISSING else ""
