@@ -19,7 +19,7 @@ from torchweld.capture.class_state import ClassAttr, ClassState
 from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.handlers import catches, handles
 from torchweld.capture.late import NUMBERS, LateNumbers
-from torchweld.capture.state import Cont, Handed, VFrame, refuse
+from torchweld.capture.state import Cont, Handed, Stuck, VFrame, refuse
 from torchweld.capture.symbolic import Sizes, Varying
 from torchweld.capture.values.base import (
     BoundValue,
@@ -174,6 +174,7 @@ class Capture:
     pure: ages from which on objects may be changed, innermost last. until: as long as what is known
     of these objects, the frame is to be broken where it cannot be captured.
     devices: the default devices, as they were set, of which `devices_before` from outside.
+    later: objects that a deferred effect may change, by id: where the capture could stop before it.
     ids: of objects that the frame has made, by the id of their values.
     handles: of hooks that the frame has registered on modules; None for one that is removed.
     contexts: context variables that the frame has set: (variable, value, token), the last one last.
@@ -185,6 +186,7 @@ class Capture:
     handles: list[Any]
     devices: list[Any]
     ids: dict[int, Value]
+    later: dict[int, int]
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -245,7 +247,7 @@ class Capture:
         self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
         self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
-        self.ids, self.devices_before = {}, 0
+        self.ids, self.later, self.devices_before = {}, {}, 0
 
     # -------------------------------------------------------------- locations
     @property
@@ -293,6 +295,9 @@ class Capture:
         """The Value of an object from outside, guarded as its family asks."""
         if self.wrapper is None:
             raise InternalError("Capture.wrapper is not set")
+        if id(obj) in self.later:
+            why = "an object that a log record changes at the end"
+            raise Stuck("W106", why, self.loc(), self.later[id(obj)])
         stands_for = self.private.stand_ins.get(id(obj))
         if stands_for is not None:
             return stands_for

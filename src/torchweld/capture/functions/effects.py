@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from torchweld.capture.instances import instance_get
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.strings import finished, snapshot, texts_of
+from torchweld.capture.suspend import stops_of
 from torchweld.capture.tables import FUNCTIONS, CallHandler, function
 from torchweld.capture.values.base import (
     BoundValue,
@@ -29,6 +31,7 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.owned import OwnedValue
+from torchweld.capture.wrap import IMMUTABLE, is_empty_cell
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -165,15 +168,26 @@ def end_warnings(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     cap.deliver(Const(None), cont)
 
 
-def _users_code(logger: logging.Logger) -> bool:
-    """Whether code of the user's sees what is logged: it may change what the frame looks at."""
+def _changed_by(logger: logging.Logger) -> list[Any]:
+    """What code of the user's that sees a log record may change: it runs after the frame."""
     seen: list[Any] = [*logger.filters]
     at: logging.Logger | None = logger
     while at is not None:
         seen += [h.emit for h in at.handlers] + [f for h in at.handlers for f in h.filters]
         at = at.parent if at.propagate else None
-    codes = (getattr(getattr(x, "filter", x), "__code__", None) for x in seen)
-    return any(code is not None and of_the_user(code.co_filename) for code in codes)
+    found: list[Any] = []
+    for fn in (getattr(x, "filter", x) for x in seen):
+        code = getattr(fn, "__code__", None)
+        if code is None or not of_the_user(code.co_filename):
+            continue
+        owner = getattr(fn, "__self__", None)
+        cells = [c.cell_contents for c in fn.__closure__ or () if not is_empty_cell(c)]
+        known = [fn.__globals__[n] for n in code.co_names if n in fn.__globals__]
+        found += [owner, *getattr(owner, "__dict__", {}).values(), *cells, *known]
+    return [x for x in found if not isinstance(x, _UNCHANGED)]
+
+
+_UNCHANGED = (*IMMUTABLE, type, types.ModuleType, types.FunctionType, logging.Logger)
 
 
 def logged(fn: Any, receiver: bool) -> None:
@@ -182,8 +196,13 @@ def logged(fn: Any, receiver: bool) -> None:
 
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         logger = getattr(args[0], "real", None) if receiver and args else logging.root
-        if isinstance(logger, logging.Logger) and _users_code(logger):
-            raise refuse("W106", "a log record that a handler of the user's gets", cap.loc())
+        changed = _changed_by(logger) if isinstance(logger, logging.Logger) else []
+        if any(id(x) in cap.objects for x in changed):
+            raise refuse("W106", "a log record, which changes what the frame looks at", cap.loc())
+        if changed:
+            cap.kept.append(changed)
+            for x in changed:
+                cap.later[id(x)] = next(iter(stops_of(cap)), 0)
         later(cap, args, kwargs, cont)
 
     FUNCTIONS.add(fn, handler)
