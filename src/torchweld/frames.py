@@ -42,7 +42,7 @@ from torchweld.capture.originals import follow_originals
 from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Capture, Compiling, is_compiling
-from torchweld.capture.state import Stuck, WithoutCopies, WithoutSupposed
+from torchweld.capture.state import Anew, Stuck
 from torchweld.capture.wrap import is_empty_cell
 from torchweld.data_sizes import CODES as BY_DATA
 from torchweld.frame import hook
@@ -301,14 +301,13 @@ def _region(cap: Capture, fn: types.FunctionType, args: tuple[object, ...],
     """What is captured, from the start again when a class attribute turns out to be assigned, or
     when calls must not be copied."""
     while True:
+        cap.hooks_stay = site.hooks_stay
         try:
             return capture(cap, fn, args)
         except Written as found:
             site.attributes.add(found.attr)
-        except WithoutCopies:
-            site.copies = False
-        except WithoutSupposed:
-            site.supposes = False
+        except Anew as found:
+            setattr(site, found.fact, found.value)
         cap.restart(site.varying(), site.copies)
 
 

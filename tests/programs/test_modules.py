@@ -245,7 +245,7 @@ def test_hooks_that_the_frame_registers_and_removes():
     check_made(make, (X[0, :3],))
 
 
-def test_hooks_that_stay_are_registered_at_a_break():
+def test_a_hook_that_stays():
     m = nn.Tanh()
     seen = []
 

@@ -33,7 +33,7 @@ from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
 from torchweld.capture.slices import Slices
-from torchweld.capture.state import Handed, Raised, Stuck, VFrame, refuse
+from torchweld.capture.state import Handed, HooksStay, Raised, Stuck, VFrame, refuse
 from torchweld.capture.suspend import stops_of, suspend
 from torchweld.capture.tables import OPCODES, OpcodeHandler
 from torchweld.capture.values.base import (
@@ -157,9 +157,8 @@ def _check_left(cap: Capture, inference: bool) -> None:
     """Refuse a frame that leaves something open that it cannot."""
     if torch.is_inference_mode_enabled() != inference:
         raise left_in_inference(cap)
-    for handle in filter(None, cap.handles):
-        why = "a hook of a module stays when the frame ends"
-        raise Stuck("W106", why, cap.loc(), cap.birth(handle))
+    if any(cap.handles):
+        raise HooksStay
     if len(cap.devices) != cap.devices_before:
         why = "the frame is left inside of `with torch.device`"
         raise Stuck("W107", why, cap.loc(), cap.birth(cap.devices))

@@ -177,6 +177,7 @@ class Capture:
     later: objects that a deferred effect may change, by id: where the capture could stop before it.
     ids: of objects that the frame has made, by the id of their values.
     handles: of hooks that the frame has registered on modules; None for one that is removed.
+    hooks_stay: whether some are not removed, so that all are registered as torch does it.
     contexts: context variables that the frame has set: (variable, value, token), the last one last.
     """
 
@@ -247,7 +248,7 @@ class Capture:
         self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
         self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
-        self.ids, self.later, self.devices_before = {}, {}, 0
+        self.ids, self.later, self.devices_before, self.hooks_stay = {}, {}, 0, False
 
     # -------------------------------------------------------------- locations
     @property

@@ -2,7 +2,7 @@
 
 Such a hook has a number that no other one has, below those that torch gives: which one it would get
 depends on how many hooks there were before, and nobody sees it. The counter is set forward at the
-end. A hook that stays is registered by torch itself, at a break.
+end. Where a hook stays, the capture begins again, and all are registered by torch's own code.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
+from torchweld.capture.calls import construct_plain
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.suspend import stops_of
@@ -52,6 +53,9 @@ GETATTR.add(ModuleHandle, _attr)
 
 def make(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
     """RemovableHandle(hooks_dict, extra_dict=None)."""
+    if cap.hooks_stay:
+        construct_plain(cap, Const(RemovableHandle), RemovableHandle, args, kwargs, cont, None)
+        return
     if cap.pure or cap.builder.bodies:
         raise refuse("W106", "a hook is registered in a function that torch calls", cap.loc())
     tables, extra = list(args), kwargs.get("extra_dict", NONE)
