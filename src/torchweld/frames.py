@@ -38,7 +38,7 @@ from torchweld.capture.interp import capture
 from torchweld.capture.marks import Mark, current_stance, mark_of
 from torchweld.capture.originals import follow_originals
 from torchweld.capture.session import Capture, Compiling, is_compiling
-from torchweld.capture.state import Stuck, WithoutCopies, WithoutSupposed
+from torchweld.capture.state import Anew, Stuck
 from torchweld.capture.wrap import is_empty_cell
 from torchweld.data_sizes import CODES as BY_DATA
 from torchweld.entries import LOCK, build_entry
@@ -72,7 +72,7 @@ _PATIENCE = 60.0
 # there was nothing to compile, which fullgraph does not mind
 _HARMLESS = ("W113",)
 # nothing can be compiled in front of these, or nothing behind them
-_WHOLE = ("W113", "W115", "W116")
+_WHOLE = ("W113", "W115", "W116", "W122")
 # how many places a broken frame is tried to be left at
 _ATTEMPTS = 6
 # after so many stretches without an operator in a row, the rest of a frame runs eagerly
@@ -91,11 +91,11 @@ def prepare() -> None:
     for code in whole_codes():
         hook.set_quiet(code)
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
-    samples = [torch.empty(2, 3), torch.empty((), dtype=torch.int64),
-               torch.empty(4, 6, dtype=torch.bfloat16)[::2, 1:],
-               torch.nn.Parameter(torch.empty(3))]  # fmt: skip
+    empty = functools.partial(torch.empty, device="cpu")
+    samples = [empty(2, 3), empty((), dtype=torch.int64), torch.nn.Parameter(empty(3)),
+               empty(4, 6, dtype=torch.bfloat16)[::2, 1:]]  # fmt: skip
     with torch.inference_mode():
-        samples.append(torch.empty(2))
+        samples.append(empty(2))
     torch_init(torch._C.TensorBase, str(library) if library.exists() else None, samples)
 
 
@@ -285,14 +285,13 @@ def _region(cap: Capture, fn: types.FunctionType, args: tuple[object, ...],
     """What is captured, from the start again when a class attribute turns out to be assigned, or
     when calls must not be copied."""
     while True:
+        cap.hooks_stay = site.hooks_stay
         try:
             return capture(cap, fn, args)
         except Written as found:
             site.attributes.add(found.attr)
-        except WithoutCopies:
-            site.copies = False
-        except WithoutSupposed:
-            site.supposes = False
+        except Anew as found:
+            setattr(site, found.fact, found.value)
         cap.restart(site.varying(), site.copies)
 
 

@@ -71,7 +71,7 @@ class Site:
     points: the rest of the function from where it was broken (rests.py); owner: of such a rest, the
     function's site. seen: the breaks on the way to a rest; empty: how many rests in a row before
     it had no operator. copies: whether captures may repeat calls (ADR 0017). by_data, supposes: as
-    of `Varying` (ADR 0028).
+    of `Varying` (ADR 0028). hooks_stay: whether hooks that the frame registers are not removed.
     """
 
     options: Options
@@ -94,6 +94,7 @@ class Site:
     copies: bool = True
     by_data: bool = True
     supposes: bool = True
+    hooks_stay: bool = False
 
     def varying(self) -> Varying:
         """What changes from call to call, as far as that is known."""

@@ -8,6 +8,8 @@ import torch
 
 from torchweld.capture.class_state import ClassState
 from torchweld.capture.guard_build import load
+from torchweld.capture.late import NUMBERS
+from torchweld.capture.predicates import SameNumber
 from torchweld.frame.program import Entry, tensor_codes
 from torchweld.ir.guard import Guard
 from torchweld.ir.source import Source
@@ -24,14 +26,15 @@ def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> Non
                 site.attributes.update(guard.expected.changed())
             if guard.kind == "length":
                 _learn_length(site, guard, args)
-            if guard.kind != "equal" or type(guard.expected) not in (int, float):
+            known = guard.expected.obj if isinstance(guard.expected, SameNumber) else guard.expected
+            if guard.kind not in ("equal", "predicate") or type(known) not in NUMBERS:
                 continue
             assert guard.source is not None
             try:
                 now = load(guard.source, args)
             except Exception:
                 continue  # the source is gone, which is another guard's business
-            if type(now) is type(guard.expected) and now != guard.expected:
+            if type(now) is type(known) and now != known:
                 site.late.add(guard.source)
 
 

@@ -1,3 +1,5 @@
+# ruff: noqa: UP031, UP032
+# The programs are written as users write them.
 """Numbers that change at every call do not make every call compile anew."""
 
 from __future__ import annotations
@@ -180,7 +182,8 @@ def test_decayed_weights():
 FIXED = {
     "index": lambda x, n: [x, x + 1, x * 2, x - 1][n] + 1,
     "loop": lambda x, n: sum([x * i for i in range(n)], x + 1),
-    "text": lambda x, n: (x + 1, f"{n}"),
+    "length of a text": lambda x, n: (x + 1, len(f"{n}")),
+    "name": lambda x, n: x + {"n0": 1, "n1": 5, "n2": 6, "n3": 7}[f"n{n}"],
     "key": lambda x, n: x + {0: 1, 1: 5, 2: 6, 3: 7}[n],
 }
 DECIDED = {
@@ -199,6 +202,17 @@ def test_value_that_decides_something_is_guarded(name):
 @pytest.mark.parametrize("name", DECIDED)
 def test_the_outcome_of_a_comparison_is_guarded(name):
     calls(DECIDED[name], *((X, n) for n in (0, 1, 2, 3, 1, 3)), made=3)
+
+
+SHOWN = {
+    "text": lambda x, n: (x + 1, f"step {n:03d}", str(n), "%d of 9" % n, "{}".format(n)),
+    "text in a text": lambda x, n: (x + 1, f"<{f'{n}'}>" + "!", ["a", f"{n}"]),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_text_of_a_number_fixes_nothing(name):
+    calls(SHOWN[name], *((X, n) for n in (0, 1, 2, 3, 1, 3)), made=2)
 
 
 # what an integer decides as a size -> graphs for 0, 1, 2, 3: one, and one for each answer

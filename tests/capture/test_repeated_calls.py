@@ -497,3 +497,18 @@ def test_such_a_layer_with_another_number_is_interpreted():
     layers = [Checkpointed() for _ in range(4)]
     layers[2].scale = 2.5
     assert check(Stack(layers), grad=True) == [2]
+
+
+def test_a_copy_reads_a_weight_whose_own_was_read_before_the_layer():
+    first, second = Layer(), Layer()
+
+    def f(x):
+        with torch.no_grad():
+            first.linear.weight.mul_(2)
+        return first(x) - second(x)
+
+    torchweld.reset()
+    expected = copy.deepcopy((first, second))
+    got = torchweld.compile(f, fullgraph=True, backend="eager")(X)
+    expected[0].linear.weight.data.mul_(2)
+    torch.testing.assert_close(got, expected[0](X) - expected[1](X))

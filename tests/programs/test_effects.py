@@ -259,7 +259,7 @@ def test_time_and_random_are_refused():
     import random
     import time
 
-    check_refused(lambda x: (x + 1, time.time() > 0), X, code="W103", says="time")
+    check_refused(lambda x: (x + 1, time.time() > 0), X, code="W120", says="runs")
 
     torchweld.reset()
     compiled = torchweld.compile(lambda x: x * random.random(), backend="eager")
@@ -303,3 +303,32 @@ def test_import_inside():
         return F.relu(x) * math.floor(pi)
 
     check(program, (X,), (Y,))
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_what_a_handler_keeps_is_there_when_the_frame_looks(early):
+    log = logging.getLogger("twin.kept")
+    log.setLevel(logging.INFO)
+    kept = []
+
+    class Keeps(logging.Handler):
+        def emit(self, record):
+            kept.append(record.getMessage())
+
+    def program(x):
+        before = len(kept) if early else 0
+        y = x + 1
+        log.info("first %d", x.shape[0])
+        y = y * 2
+        return y, list(kept), before
+
+    handler = Keeps()
+    log.addHandler(handler)
+    try:
+        torchweld.reset()
+        compiled = torchweld.compile(program, backend="eager")
+        found = [compiled(X)[1:] for _ in range(2)]
+    finally:
+        log.removeHandler(handler)
+    assert found == [(["first 4"], 0), (["first 4", "first 4"], int(early))]
+    assert torchweld.statistics()["internal_errors"] == 0

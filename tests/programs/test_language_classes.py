@@ -210,7 +210,7 @@ def uses_exc_context(x, y, n):
         return z, c, e.__suppress_context__, type(e.__context__)
 
 
-@stateless(3)
+@stateless(2)
 def uses_exc_leaves(x, y, n):
     z = x + 1
     raise ValueError(f"bad {n}")

@@ -1,5 +1,7 @@
 """nn.Module: containers, buffers, hooks, train and eval, replaced parts."""
 
+import functools
+
 import torch
 from eager_twin import check, check_made, check_refused
 from torch import nn
@@ -214,7 +216,78 @@ def test_hooks_with_kwargs():
     check_made(make, (X,), (Y,))
 
 
-def test_always_called_hook_is_refused():
+def test_hooks_that_the_frame_registers_and_removes():
+    def make():
+        m = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+
+        def program(x):
+            found = {}
+
+            def keep(name, mod, args, out):
+                found[name] = out
+
+            handles = [
+                child.register_forward_hook(functools.partial(keep, name), prepend=True)
+                for name, child in m.named_children()
+            ]
+            y = m(x)
+            for handle in handles:
+                handle.remove()
+            with m[0].register_forward_pre_hook(lambda mod, args: (args[0] * 2,)):
+                z = m(x)
+            return y, z, found, m(x), len(m[0]._forward_hooks)
+
+        with torch.no_grad():
+            m[0].weight.fill_(0.5)
+            m[0].bias.fill_(0.1)
+        return program
+
+    check_made(make, (X[0, :3],))
+
+
+def test_a_hook_that_stays():
+    m = nn.Tanh()
+    seen = []
+
+    def program(x):
+        handle = m.register_forward_hook(lambda mod, args, out: seen.append(out) or out * 2)
+        return m(x + 1), handle
+
+    torchweld.reset()
+    y, handle = torchweld.compile(program, backend="eager")(X)
+    assert torch.equal(y, torch.tanh(X + 1) * 2)
+    assert list(m._forward_hooks) == [handle.id]
+    assert handle.id >= 0
+    handle.remove()
+    assert torch.equal(m(X), torch.tanh(X))
+    assert len(seen) == 1
+
+
+def test_a_handle_from_outside_is_removed():
+    def make():
+        m = nn.Tanh()
+        handle = m.register_forward_hook(lambda mod, args, out: out * 2)
+
+        def program(x):
+            y = m(x)
+            handle.remove()
+            return y, m(x)
+
+        return program
+
+    check_made(make, (X,), graphs=2)
+
+
+def test_always_called_hook():
+    def make():
+        m = nn.Tanh()
+        m.register_forward_hook(lambda mod, args, out: out + 1, always_call=True)
+        return lambda x: m(x * 2)
+
+    check_made(make, (X,))
+
+
+def test_an_exception_that_an_always_called_hook_waits_for_is_refused():
     class M(nn.Module):
         def forward(self, x):
             if x.shape[0] == 2:

@@ -137,3 +137,7 @@ def test_regular_expression():
 
 def test_join_of_generator():
     check(lambda x: (x + 1, "-".join(str(i) for i in range(3)), ", ".join(map(str, x.shape))), (X,))
+
+
+def test_bytes_are_decoded():
+    check(lambda x: (x + 1, str(b"a\xc3", "latin1"), str(b"ab", errors="strict")), (X,))

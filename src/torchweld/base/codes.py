@@ -97,13 +97,18 @@ _ROWS = (
     ),
     (
         "W120",
-        "random number that decides how Python goes on",
+        "random number, or a time, that decides how Python goes on",
         "none needed: the graph ends before it; or draw it outside, or as a Tensor",
     ),
     (
         "W121",
         "graph that its own effects make useless: not compiled before it is used again",
         "none needed: its operators run one by one, as in eager; or set TORCHWELD_SKIP=passing",
+    ),
+    (
+        "W122",
+        "Python's own frames are looked at",
+        "none needed: the frame runs eagerly, so that they are there",
     ),
     # graph, lower, fuse, codegen: W2xx
     ("W201", "graph cannot be made functional", "report it with the graph from TORCHWELD_DUMP"),

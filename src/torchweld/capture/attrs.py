@@ -490,6 +490,8 @@ def bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: Co
     elif isinstance(raw, functools.partialmethod):
         _partial_method(cap, obj, raw, cont)
     elif isinstance(raw, types.MemberDescriptorType):
+        if kind is types.TracebackType:
+            raise refuse("W122", "the frames of an exception", cap.loc())
         _slot_attr(cap, obj, raw, name, cont)
     elif isinstance(raw, types.ClassMethodDescriptorType):
         cap.deliver(BoundValue(Const(raw), Const(kind)), cont)

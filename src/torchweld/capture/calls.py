@@ -20,6 +20,7 @@ from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.kernels import is_cython
 from torchweld.capture.marks import region_of, substitute_of
+from torchweld.capture.modes import makes_tensors
 from torchweld.capture.numbers import is_graph_number, number_call
 from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
 from torchweld.capture.session import Capture
@@ -68,6 +69,7 @@ def call_value(cap: Capture, fn: Value, args: list[Value], kwargs: dict[str, Val
         case Loose() if _is_plain_function(fn.real):
             _call_given(cap, fn, args, kwargs, cont, on_raise)
         case Const():
+            kwargs = _on_default_device(cap, fn.obj, kwargs) if cap.devices else kwargs
             _call_const(cap, fn, args, kwargs, cont, on_raise)
         case InstanceValue():
             run = functools.partial(_call_instance, cap, fn, args, kwargs, cont, on_raise)
@@ -139,6 +141,18 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     else:
         guarded(cap, on_raise, lambda: _handle(cap, real, _run_policy(policy, real), args,
                                                kwargs, cont))  # fmt: skip
+
+
+def _on_default_device(cap: Capture, real: Any, kwargs: dict[str, Value]) -> dict[str, Value]:
+    """The arguments of a function that makes tensors where `with torch.device` says."""
+    device = kwargs.get("device")
+    if device is not None and not (type(device) is Const and device.obj is None):
+        return kwargs
+    try:
+        made = makes_tensors(real)
+    except TypeError:  # unhashable
+        return kwargs
+    return {**kwargs, "device": Const(cap.devices[-1])} if made else kwargs
 
 
 def _bound(cap: Capture, fn: Const, real: Any) -> Value | None:
@@ -412,9 +426,13 @@ def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: d
     if raw is torch.nn.Module.__call__:
         hooks = instance_get(cap, fn, "_forward_hooks_always_called")
         if isinstance(hooks, DictValue) and length(cap, hooks):
-            # nn.Module itself leaves them out while it is compiled
-            raise refuse("W107", "a forward hook with always_call=True", cap.loc())
+            on_raise = functools.partial(_seen_by_hook, cap)
     call_value(cap, Const(raw), [fn, *args], kwargs, cont, on_raise)
+
+
+def _seen_by_hook(cap: Capture, error: Value) -> bool:
+    """What nn.Module does for hooks with always_call=True it leaves out while it is compiled."""
+    raise refuse("W107", "an exception that a hook with always_call=True waits for", cap.loc())
 
 
 # ---------------------------------------------------------------- construction

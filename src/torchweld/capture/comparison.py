@@ -8,6 +8,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from torchweld.capture import polyfills
 from torchweld.capture.arrays.operators import array_binary, untold
 from torchweld.capture.attrs import mro_lookup
@@ -41,6 +43,7 @@ from torchweld.capture.values.base import (
     LateText,
     ListValue,
     NotConstant,
+    ObjectId,
     SetValue,
     SizeValue,
     SliceValue,
@@ -125,12 +128,15 @@ def _ne_by_eq(cap: Capture, a: Value, b: Value, cont: Cont | None) -> bool:
     return True
 
 
+_NUMBERS = (bool, int, float, complex, np.number, np.bool_)
+
+
 def _never_equal(a: Value, b: Value) -> bool:
     """A tensor compared with something that Tensor.__eq__ does not take."""
     other = b if isinstance(a, TensorValue) else a
     if isinstance(other, TensorValue):
         return False
-    return not (isinstance(other, Const) and isinstance(other.obj, bool | int | float | complex))
+    return not (isinstance(other, Const) and issubclass(other.cls(), _NUMBERS))
 
 
 def _compare_fallback(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None) -> Cont:
@@ -165,7 +171,7 @@ def plain_compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | No
     """A comparison that runs no user code, element by element for containers."""
     late = cap.late.decide(symbol, a, b)
     if late is not None:
-        cap.deliver(boolean(late), cont)
+        cap.deliver(boolean(late) if isinstance(late, bool) else Const(late), cont)
         return
     if symbol in ("==", "!="):
         _plain_equal(cap, symbol, a, b, cont)
@@ -233,6 +239,8 @@ def equal(cap: Capture, a: Value, b: Value) -> bool:
         if answer is not NotImplemented:
             return bool(answer)
     match a, b:
+        case (ObjectId(), _) | (_, ObjectId()):
+            return a is b  # nobody knows another number that it could be
         case (Const(), Const()):
             need_frozen(cap, a)
             need_frozen(cap, b)

@@ -132,3 +132,22 @@ def with_fakes(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> An
     if type(value) in (tuple, list):
         return type(value)(items)
     return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+
+
+def symbolic_twin(mode: FakeTensorMode, real: torch.Tensor, sizes: tuple[Any, ...],
+                  strides: tuple[Any, ...]) -> torch.Tensor:  # fmt: skip
+    """A fake tensor like `real`, gaps and all, in memory of its own; its sizes may be symbols."""
+    mode.cache_enabled = False
+    with mode:
+        twin = torch.empty_strided(sizes, strides, dtype=real.dtype, device=real.device)
+    if not real.requires_grad:
+        return twin
+    twin.requires_grad_()
+    if real.is_leaf:
+        return twin
+    with torch.enable_grad(), mode:
+        if torch.ops.aten.is_non_overlapping_and_dense.default(real):
+            return twin.clone()
+        steps = ((n - 1) * s for n, s in zip(sizes, strides, strict=True))
+        whole = torch.empty((1 + sum(steps),), dtype=real.dtype, device=real.device)
+        return whole.requires_grad_().clone().as_strided(sizes, strides)

@@ -24,8 +24,14 @@ from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
 from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
 from torchweld.capture.by_data import Computed, Made
-from torchweld.capture.fake_copies import FakeMaker
-from torchweld.capture.late import LateNumber, LateNumbers, takes_late, takes_number_only
+from torchweld.capture.fake_copies import FakeMaker, symbolic_twin
+from torchweld.capture.late import (
+    LateNumber,
+    LateNumbers,
+    plain_number,
+    takes_late,
+    takes_number_only,
+)
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, is_varying, number_value
 from torchweld.capture.values.base import (
@@ -48,7 +54,7 @@ from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.capture.values.unread import UnreadTensor
 from torchweld.capture.watchful import WatchfulMode, check_outs
 from torchweld.ir.expr import Expr
-from torchweld.ir.fake import FakeMode, decomposing, whole
+from torchweld.ir.fake import decomposing, whole
 from torchweld.ir.graph import BY_DATA, DRAWS, LOC, VAL, WRITES, call_node
 from torchweld.ir.hooks import SavedHooks
 from torchweld.ir.nested import memories_in, memory_of, tensors_in
@@ -133,14 +139,14 @@ class GraphBuilder:
         self.differentiated = False  # a backward has run in the graph
         self.computes = False  # numbers, in the graph
         self.may_fail: list[GraphNumber] = []  # those whose arithmetic may raise
-        self._names: set[str] = set()
 
     # ------------------------------------------------------------------ inputs
     def input(self, real: torch.Tensor, source: Source, form: Form | None = None) -> TensorValue:
         """A placeholder for a tensor from outside. form: if some of its sizes vary."""
         with torch.no_grad(), outside_of_transforms():
-            fake = self._fake(real) if form is None else symbolic_twin(self.mode, real, form)
-        node = self.root.placeholder(self._name(source.text()))
+            fake = self._fake(real) if form is None else symbolic_twin(
+                self.mode, real, form.sizes, form.strides)  # fmt: skip
+        node = self._placeholder(self._name(source.text()))
         node.meta[VAL] = fake
         kind = type(real)
         value = TensorValue(node, fake, kind, source)
@@ -172,11 +178,13 @@ class GraphBuilder:
         return self.mode.from_tensor(real, static_shapes=True)
 
     def number(self, x: LateNumber) -> Node:
-        """A placeholder for a late number."""
+        """A placeholder for a late number. Errors: GraphBreak for one that is not there yet."""
+        if x.after:
+            raise self.late.undecided()
         node = self.numbers.get(id(x))
         if node is None:
-            node = self.numbers[id(x)] = self.root.placeholder(f"number_{len(self.numbers)}")
-            node.meta[VAL] = x.now
+            node = self.numbers[id(x)] = self._placeholder(f"number_{len(self.numbers)}")
+            node.meta[VAL] = plain_number(x.now)
             self.places.append(x)
         return node
 
@@ -220,6 +228,12 @@ class GraphBuilder:
         return [i for i, (_, v, _) in enumerate(self.inputs)
                 if _version(v.fake) != self.versions[i] or (
                     written and memory_of(v.fake) in written)]  # fmt: skip
+
+    def _placeholder(self, name: str) -> Node:
+        """An input of the graph. Its parameter has the node's name, which no other node has."""
+        node = self.root.placeholder(name)
+        node.target = node.name
+        return node
 
     def _name(self, text: str) -> str:
         base = re.sub(r"\W+", "_", text).strip("_").lower() or "arg"
@@ -523,7 +537,7 @@ class GraphBuilder:
         if isinstance(x, Row):
             return [self.to_fake(i) for i in x.items]
         if isinstance(x, LateNumber):
-            return x.now  # where a size is needed, it has become one
+            return plain_number(x.now)  # where a size is needed, it has become one
         if isinstance(x, GraphNumber):
             return SAMPLE
         if type(x) is Const and isinstance(x.obj, type) and x.obj in _DTYPES:
@@ -552,29 +566,14 @@ class GraphBuilder:
                 return slice(*(self._convert(p, leaf) for p in x.parts))
             case Const() if isinstance(x.obj, np.generic):
                 return x.obj.item()  # what torch makes of a NumPy number
+            case Const() if isinstance(x.obj, slice):
+                parts = (x.obj.start, x.obj.stop, x.obj.step)
+                return slice(*(p.item() if isinstance(p, np.generic) else p for p in parts))
             case Const() if isinstance(x.obj, _ARGUMENT) or x.obj is None or _is_function(x.obj):
                 return x.obj
             case Lazy():
                 return self._convert(self.force(x), leaf)
         raise NotConstant
-
-
-def symbolic_twin(mode: FakeMode, real: torch.Tensor, form: Form) -> torch.Tensor:
-    """A fake tensor like `real`, gaps and all, in memory of its own; its sizes may be symbols."""
-    mode.cache_enabled = False
-    with mode:
-        twin = torch.empty_strided(form.sizes, form.strides, dtype=real.dtype, device=real.device)
-    if not real.requires_grad:
-        return twin
-    twin.requires_grad_()
-    if real.is_leaf:
-        return twin
-    with torch.enable_grad(), mode:
-        if torch.ops.aten.is_non_overlapping_and_dense.default(real):
-            return twin.clone()
-        steps = ((n - 1) * s for n, s in zip(form.sizes, form.strides, strict=True))
-        whole = torch.empty((1 + sum(steps),), dtype=real.dtype, device=real.device)
-        return whole.requires_grad_().clone().as_strided(form.sizes, form.strides)
 
 
 def _is_function(obj: object) -> bool:

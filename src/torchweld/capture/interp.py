@@ -24,7 +24,7 @@ from torchweld.capture.calls import call_value
 from torchweld.capture.class_writes import settle_class_guards
 from torchweld.capture.functions.checks import suppose
 from torchweld.capture.guard_build import FEW_PAIRS, is_no_inference
-from torchweld.capture.modes import ATTENTION, attention_order
+from torchweld.capture.modes import ATTENTION, attention_order, default_devices
 from torchweld.capture.modes_kept import keep_modes, left_in_inference
 from torchweld.capture.module import CapturedModule, kept_results
 from torchweld.capture.numbers import drop_unused, place_computed
@@ -34,7 +34,7 @@ from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
 from torchweld.capture.slices import Slices
-from torchweld.capture.state import Handed, Raised, Stuck, VFrame, refuse
+from torchweld.capture.state import Handed, HooksStay, Raised, Stuck, VFrame, refuse
 from torchweld.capture.suspend import stops_of, suspend
 from torchweld.capture.tables import OPCODES, OpcodeHandler
 from torchweld.capture.values.base import (
@@ -62,7 +62,7 @@ _FAKE_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 _forward_level = functools.partial(getattr, torch.autograd.forward_ad, "_current_level")
 # what gives operators another meaning, and its value when it is not there
 _TRANSFORMS: dict[Callable[[], Any], Any] = {
-    torch._C._len_torch_function_stack: 0, torch._C._len_torch_dispatch_stack: 0,
+    torch._C._len_torch_dispatch_stack: 0,
     torch._C._functorch.maybe_current_level: None, torch._C._get_tracing_state: None,
     _forward_level: -1,
 }  # fmt: skip
@@ -74,7 +74,8 @@ _AUTOCAST: tuple[Callable[[], Any], ...] = tuple(
 # torch state that decides what the recorded operators mean
 _STATE: tuple[Callable[[], Any], ...] = (
     torch.is_grad_enabled, torch.is_inference_mode_enabled, torch._C._is_any_autocast_enabled,
-    torch.get_default_dtype, torch._C._get_deterministic_algorithms, *_TRANSFORMS,
+    torch.get_default_dtype, torch._C._get_deterministic_algorithms,
+    torch._C._len_torch_function_stack, *_TRANSFORMS,
 )  # fmt: skip
 
 
@@ -94,7 +95,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     code = decode(fn.__code__)
     if code.is_generator and not is_rest(code.raw):
         raise refuse("W109", f"{code.qualname} is a generator or coroutine")
-    if any(getter() != absent for getter, absent in _TRANSFORMS.items()):
+    if any(getter() != absent for getter, absent in _TRANSFORMS.items()) or not _devices(cap):
         why = "a torch function or dispatch mode, a functorch transform, forward-mode AD or a trace"
         raise refuse("W115", f"{why} is active")
     locals_: list[Source] = [Local.make(i, name) for i, name in enumerate(code.params)]
@@ -177,6 +178,11 @@ def _check_left(cap: Capture, inference: bool) -> None:
     """Refuse a frame that leaves something open that it cannot."""
     if torch.is_inference_mode_enabled() != inference:
         raise left_in_inference(cap)
+    if any(cap.handles):
+        raise HooksStay
+    if len(cap.devices) != cap.devices_before:
+        why = "the frame is left inside of `with torch.device`"
+        raise Stuck("W107", why, cap.loc(), cap.birth(cap.devices))
     if cap.held and not cap.stop:
         raise refuse("W107", "the frame ends with a lock held", cap.loc())
 
@@ -192,6 +198,16 @@ def _has_blocks(code: Code, args: tuple[Any, ...]) -> bool:
         at = code.params.index(CALLEE[0])
         code, args = decode(args[at].__code__), args[at + 1]
     return bool(code.protected)
+
+
+def _devices(cap: Capture) -> bool:
+    """Whether all torch function modes that are on say which device is the default one."""
+    if not torch._C._len_torch_function_stack():
+        return True
+    found = default_devices()
+    cap.guard("state", None, (default_devices, found))
+    cap.devices, cap.devices_before = list(found), len(found)
+    return all(isinstance(d, torch.device) and d.type in ("cpu", "cuda") for d in found)
 
 
 def _guard_state(cap: Capture) -> None:

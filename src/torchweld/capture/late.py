@@ -5,21 +5,24 @@ at the start of the call; if that raises, the frame runs eagerly. Of a compariso
 guarded. Whatever else asks for the value (a size, an operator that is not in the table below) fixes
 it: the number is guarded by value after all.
 
-A number that a generator of random numbers gives (draws.py) is late too. No guard can speak of it,
-so what would fix it ends the graph.
+A number that a generator of random numbers gives (draws.py), or the clock, is late too. No guard
+can speak of it, so what would fix it ends the graph. A text that shows a late number is late like
+it; looking into it fixes the number.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
+from torchweld.capture.predicates import SameNumber
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import (
     Const,
@@ -35,8 +38,12 @@ from torchweld.ir.source import Source
 AddGuard = Callable[[str, Source, object], None]
 
 _NUMBERS = (int, float)
+# NumPy's, which are computed with as they are; what is decided by one fixes it
+_SCALARS = (np.float64, np.float32, np.int64, np.int32)
+NUMBERS = (*_NUMBERS, *_SCALARS)
 _INFIX = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
-          "//": operator.floordiv, "%": operator.mod, "**": operator.pow}  # fmt: skip
+          "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
+          "&": operator.and_, "|": operator.or_, "^": operator.xor}  # fmt: skip
 _PREFIX = {"-": operator.neg, "+": operator.pos}
 # the type of the result depends on the values
 TYPE_VARIES = (operator.pow, min, max)
@@ -53,22 +60,24 @@ class LateNumber(Const):
 
     now: its value in the call that is captured. fn, args: how it is computed; None, () if it is
     read from `source`. fixed: the value is guarded, so it is a constant like any other. Reading
-    `obj` fixes it. drawn: it is made of random numbers.
+    `obj` fixes it. drawn: it is made of random numbers, or of the time. after: of the time after
+    an operator, so that it is computed when the graph has run.
     """
 
-    __slots__ = ("args", "drawn", "fixed", "fn", "now", "owner")
+    __slots__ = ("after", "args", "drawn", "fixed", "fn", "now", "owner")
 
-    def __init__(self, owner: LateNumbers, now: float, source: Source | None = None,
+    def __init__(self, owner: LateNumbers, now: Any, source: Source | None = None,
                  fn: Callable[..., Any] | None = None, args: tuple[Value, ...] = (),
-                 drawn: bool = False) -> None:  # fmt: skip
+                 drawn: bool = False, after: bool = False) -> None:  # fmt: skip
         Value.__init__(self, source)
         self.owner = owner
         self.now = now
         self.fn = fn
         self.args = args
         self.fixed = False
-        made_of: Iterable[LateNumber] = (a for a in args if isinstance(a, LateNumber))
+        made_of = [a for a in args if isinstance(a, LateNumber)]
         self.drawn: bool = drawn or any(a.drawn for a in made_of)
+        self.after: bool = after or any(a.after for a in made_of)
 
     @property
     def obj(self) -> object:  # type: ignore[override]
@@ -86,7 +95,9 @@ class LateNumber(Const):
         for part in self.args:
             if isinstance(part, LateNumber):
                 part.fix()
-        if self.source is not None:
+        if self.source is not None and type(self.now) in _SCALARS:
+            self.owner.guard("predicate", self.source, SameNumber(self.now))
+        elif self.source is not None:
             self.owner.guard("equal", self.source, self.now)
 
     @property
@@ -135,9 +146,26 @@ class LateNumbers:
         self.active = True
         return made
 
+    def clock(self, fn: Callable[..., Any], args: tuple[Value, ...], after: bool) -> LateNumber:
+        """What a clock shows. after: whether an operator was called before."""
+        now = fn(*(a.obj for a in args))  # type: ignore[attr-defined]
+        made = LateNumber(self, now, None, fn, args, drawn=True, after=after)
+        self.computed.append(made)
+        self.active = True
+        return made
+
+    def text(self, fn: Callable[..., str], args: list[Value]) -> LateNumber:
+        """fn of late numbers, texts and constants, as a text."""
+        now = fn(*(a.now if isinstance(a, LateNumber) else a.obj for a in args))  # type: ignore[attr-defined]
+        made = LateNumber(self, now, None, fn, tuple(args))
+        self.computed.append(made)
+        return made
+
     def binary(self, symbol: str, a: Value, b: Value) -> LateNumber | None:
-        """a <symbol> b, or None if it is no arithmetic of late numbers."""
+        """a <symbol> b, or None if it is no arithmetic of late numbers, or sum of late texts."""
         fn: Any = _INFIX.get(symbol) or _INFIX.get(symbol.removesuffix("="))
+        if fn is operator.add and are_late_texts([a, b]):
+            return self.text(fn, [a, b])
         return self._compute(fn, [a, b]) if fn is not None else None
 
     def unary(self, symbol: str, x: Value) -> LateNumber | None:
@@ -150,7 +178,7 @@ class LateNumbers:
             return None
         return next((self._compute(f, args) for f in _PURE if fn.obj is f), None)
 
-    def decide(self, symbol: str, a: Value, b: Value) -> bool | None:
+    def decide(self, symbol: str, a: Value, b: Value) -> bool | np.bool_ | None:
         """a <symbol> b for numbers one of which is late: guarded to stay as it is. None if this is
         no such comparison, or one that depends on two late numbers."""
         parts, late = (a, b), [x for x in (a, b) if isinstance(x, LateNumber) and not x.fixed]
@@ -158,14 +186,16 @@ class LateNumbers:
             raise self.undecided()
         if not late or not all(isinstance(x, LateNumber) or _is_number(x) for x in parts):
             return None
+        if any(type(x.now) not in NUMBERS for x in late):
+            return None
         sources: set[Source] = set()
         tree = (_COMPARE[symbol], tuple(_tree(x, sources) for x in parts))
         if len(sources) != 1:
             return None
         (source,) = sources
-        answer = bool(evaluated(tree, self.leaves[source].now))
-        self.guard("predicate", source, Decided(tree, answer))
-        return answer
+        answer = evaluated(tree, self.leaves[source].now)
+        self.guard("predicate", source, Decided(tree, bool(answer)))
+        return answer  # type: ignore[no-any-return]
 
     def _compute(self, fn: Callable[..., Any], args: list[Value]) -> LateNumber | None:
         if not any(isinstance(a, LateNumber) and not a.fixed for a in args):
@@ -177,9 +207,11 @@ class LateNumbers:
             now = fn(*values)
         except Exception:
             return None  # the interpreter raises it, on fixed values
-        if type(now) not in _NUMBERS:
+        if type(now) not in NUMBERS:
             return None
         made = LateNumber(self, now, None, fn, tuple(args))
+        if made.after and fn in TYPE_VARIES:
+            return None  # it would be too late to run the frame eagerly
         self.computed.append(made)
         return made
 
@@ -250,12 +282,31 @@ class Decided:
             (other.tree, other.answer) == (self.tree, self.answer))  # fmt: skip
 
 
+def plain_number(x: Any) -> Any:
+    """A number without the class that NumPy gives it."""
+    return x.item() if type(x) in _SCALARS else x
+
+
+def is_late_text(x: object) -> bool:
+    """Whether a value is a text that shows late numbers."""
+    return isinstance(x, LateNumber) and type(x.now) is str and not x.fixed
+
+
+def _is_text(x: object) -> bool:
+    return is_late_text(x) or (type(x) is Const and type(x.obj) is str)
+
+
+def are_late_texts(parts: list[Value]) -> bool:
+    """Whether values are texts, one of which shows late numbers."""
+    return any(map(is_late_text, parts)) and all(map(_is_text, parts))
+
+
 # numbers that have no value yet
 _UNKNOWN = (SizeValue, GraphNumber)
 
 
 def _is_number(x: Value) -> bool:
-    return isinstance(x, Const) and type(x) not in _UNKNOWN and type(x.obj) in _NUMBERS
+    return isinstance(x, Const) and type(x) not in _UNKNOWN and type(x.obj) in NUMBERS
 
 
 # ------------------------------------------------------------------- operators on tensors
@@ -265,7 +316,7 @@ _OTHER: tuple[int | str, ...] = (0, 1, "other")
 _OPERATORS = (
     operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.isub,
     operator.imul, operator.itruediv, operator.pow, operator.lt, operator.le, operator.gt,
-    operator.ge,
+    operator.ge, operator.eq, operator.ne,
 )  # fmt: skip
 _METHODS: dict[str, tuple[int | str, ...]] = {
     **dict.fromkeys(("add", "sub"), (*_OTHER, "alpha")),
@@ -273,6 +324,11 @@ _METHODS: dict[str, tuple[int | str, ...]] = {
     **dict.fromkeys(("addcmul", "addcdiv"), ("value",)),
     "lerp": (2, "weight"), "pow": (1, "exponent"),
     "fill": (1, "value"), "masked_fill": (2, "value"), "clamp": (1, 2, "min", "max"),
+    "clamp_min": (1, "min"), "clamp_max": (1, "max"), "where": (2, "other"),
+    "full_like": (1, "fill_value"), "new_full": (2, "fill_value"), "leaky_relu": (1,),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _OTHER),
+    **dict.fromkeys(("hardtanh", "threshold"), (1, 2)),
+    "layer_norm": (4,), "rms_norm": (3,),
     # lists of tensors, and a number for all or a list of numbers
     **dict.fromkeys(("_foreach_add", "_foreach_sub"), (1, "scalar", "scalars", "alpha")),
     **dict.fromkeys(("_foreach_mul", "_foreach_div", "_foreach_maximum", "_foreach_minimum",
@@ -284,12 +340,16 @@ _TAKES: dict[object, tuple[int | str, ...]] = dict.fromkeys(_OPERATORS, (0, 1))
 for _name, _places in _METHODS.items():
     for _spelling in (_name, _name + "_"):
         _TAKES[_spelling] = _places
-        _function = getattr(torch, _spelling, None)
-        if _function is not None:
-            _TAKES[_function] = _places
+        for _space in (torch, torch._C._nn):
+            _function = getattr(_space, _spelling, None)
+            if _function is not None:
+                _TAKES[_function] = _places
 
 
-_MAKERS = (torch.tensor, torch.as_tensor)
+_TAKES[torch.where] = (1, 2, "input", "other")
+# what makes a tensor of a number: the place of the number
+_MAKERS: dict[object, tuple[int | str, ...]] = {
+    torch.tensor: (0,), torch.as_tensor: (0,), torch.full: (1, "fill_value")}  # fmt: skip
 for _name in ("adam", "adamw", "sgd", "adagrad"):
     _fused = getattr(torch, f"_fused_{_name}_", None)
     if _fused is not None:
@@ -305,7 +365,7 @@ def takes_number_only(target: object, place: int | str) -> bool:
 def takes_late(target: object, place: int | str, args: list[Value]) -> bool:
     """Whether an operator may get a late number at this place: its result looks the same then."""
     if target in _MAKERS:
-        return place == 0
+        return place in _MAKERS[target]
     places = _TAKES.get(target)
     return places is not None and place in places and any(map(_has_tensor, args))
 

@@ -63,7 +63,7 @@ def with_tensors(call: Callable[..., Any], places: list[int]) -> Callable[..., A
     def run(*args: Any) -> Any:
         given = list(args)
         for i in places:
-            given[i] = torch.tensor(given[i], dtype=_DTYPES[type(given[i])])
+            given[i] = torch.tensor(given[i], dtype=_DTYPES[type(given[i])], device="cpu")
         return call(*given)
 
     return run

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.utils._device import DeviceContext, _device_constructors
 
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import TensorValue
@@ -39,6 +41,33 @@ ATTENTION: dict[Any, Any] = {
 def attention_order() -> tuple[int, ...]:
     """Which of the kernels that attention may use it tries first."""
     return tuple(torch._C._get_sdp_priority_order())
+
+
+def default_devices() -> tuple[Any, ...]:
+    """The devices that `with torch.device` and set_default_device have set, the last one last.
+
+    A torch function mode that is something else stands for itself.
+    """
+    stack: list[Any] = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    if any(type(m) is not DeviceContext for m in stack):
+        return tuple(stack)
+    return _known(tuple(m.device for m in stack))
+
+
+@functools.cache
+def _known(devices: tuple[torch.device, ...]) -> tuple[torch.device, ...]:
+    """One tuple for equal ones: guards of states compare by identity."""
+    return devices
+
+
+@functools.cache
+def makes_tensors(fn: Any) -> bool:
+    """Whether a function makes tensors on the default device if it is not given one."""
+    if fn in _device_constructors():
+        return True
+    code = fn.__code__ if isinstance(fn, types.FunctionType) else None
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
+    return "device" in named and fn.__module__.startswith("torch.signal")
 
 
 # setter, whose last argument is the new state -> what, called with the setter's arguments, gives

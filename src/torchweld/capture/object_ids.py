@@ -7,7 +7,16 @@ from typing import Any
 
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
-from torchweld.capture.values.base import InstanceValue, TensorValue, Value
+from torchweld.capture.values.base import (
+    ArrayValue,
+    Const,
+    FunctionValue,
+    InstanceValue,
+    Mutable,
+    ObjectId,
+    TensorValue,
+    Value,
+)
 
 
 class IsObject:
@@ -36,9 +45,14 @@ class IsObject:
         return f"is the {self.name} {self.why}"
 
 
-def identity_of(cap: Capture, x: Value) -> int:
-    """id(x), guarded. Errors: GraphBreak W107 for what the frame made, or cannot be guarded."""
+def identity_of(cap: Capture, x: Value) -> Value:
+    """id(x); of an object from outside it is guarded. Errors: GraphBreak W107 if it cannot be."""
     real: object = None
+    if x.source is None and isinstance(x, Mutable | TensorValue | ArrayValue | FunctionValue):
+        known = cap.ids.get(id(x))
+        if known is None:
+            known = cap.ids[id(x)] = ObjectId(x)
+        return known
     if isinstance(x, TensorValue):
         real = cap.builder.reals.get(id(x))
     elif isinstance(x, InstanceValue):
@@ -46,4 +60,4 @@ def identity_of(cap: Capture, x: Value) -> int:
     if real is None or x.source is None or not hasattr(type(real), "__weakref__"):
         raise refuse("W107", "id() of an object of the frame", cap.loc())
     cap.guard("predicate", x.source, IsObject(real, "whose id() was asked"))
-    return id(real)
+    return Const(id(real))

@@ -145,7 +145,7 @@ def plain_truth(cap: Capture, x: Value) -> bool:
         return number_decide(cap, operator.ne, x, Const(0))
     late = cap.late.decide("!=", x, Const(0))
     if late is not None:
-        return late
+        return bool(late)
     match x:
         case Const() if is_varying(x):
             number = cap.sizes.as_number(x)

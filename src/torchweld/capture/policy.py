@@ -18,8 +18,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from torchweld.capture.attrs import from_python
+from torchweld.capture.attrs import from_python, mro_lookup, watch_class
 from torchweld.capture.kernels import inner_function
+from torchweld.capture.late import LateNumber, takes_late
 from torchweld.capture.leaf_reads import by_name, guard_leaf
 from torchweld.capture.marks import Mark, mark_of
 from torchweld.capture.plain_classes import is_plain, is_pure
@@ -27,6 +28,7 @@ from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.tables import FUNCTIONS, METHODS
 from torchweld.capture.values.base import (
+    BoundValue,
     Const,
     DictValue,
     InstanceValue,
@@ -73,12 +75,15 @@ def _inline(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
 def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                cont: Cont | None) -> None:  # fmt: skip
     """Record fn(*args, **kwargs) as a call_function node."""
+    if any(isinstance(x, InstanceValue | ListValue | TupleValue) for x in (
+            *args, *kwargs.values())) and _overridden(cap, fn, args, kwargs, cont):  # fmt: skip
+        return
     inner = inner_function(fn, (*args, *kwargs.values()))
     if inner is not None:
         cap.call(cap.wrap(inner, cap.pin(inner)), args, kwargs, cont)
         return
     if isinstance(fn, types.FunctionType):
-        if not guard_leaf(cap, fn):
+        if not guard_leaf(cap, fn) or _has_late_float(fn, args, kwargs):
             inline_anyway(cap, fn, args, kwargs, cont)
             return
         try:
@@ -89,6 +94,50 @@ def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
         cap.deliver(out, cont)
     else:
         allowed_call(cap, fn, args, kwargs, cont)
+
+
+def _overridden(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+                cont: Cont | None) -> bool:  # fmt: skip
+    """Whether an argument's class says with __torch_function__ what a function of torch does; then
+    that is called. Errors: GraphBreak where several classes do."""
+    items: list[Value] = []
+    for x in (*args, *kwargs.values()):
+        items += cap.force_items(x.items) if isinstance(x, ListValue | TupleValue) else [x]
+    objects = [x for x in items if isinstance(x, InstanceValue)
+               and isinstance(mro_lookup(x.klass, _HOOK), _METHODS_OF_CLASSES)]  # fmt: skip
+    if not objects:
+        return False
+    kinds = list(dict.fromkeys(x.klass for x in objects))
+    if len(kinds) > 1:
+        raise refuse("W107", "several classes with a __torch_function__", cap.loc())
+    hook: Any = mro_lookup(kinds[0], _HOOK)
+    whole = isinstance(hook, classmethod)
+    bound = BoundValue(Const(hook.__func__ if whole else hook),
+                       Const(kinds[0]) if whole else objects[0])  # fmt: skip
+    named = DictValue(dict)
+    for key, value in kwargs.items():
+        named.items[key], named.keys[key] = value, Const(key)
+    watch_class(cap, kinds[0])
+
+    def done(made: Value) -> None:
+        if isinstance(made, Const) and made.obj is NotImplemented:
+            raise refuse("W107", "a __torch_function__ that gives NotImplemented", cap.loc())
+        cap.deliver(made, cont)
+
+    given = [Const(fn), TupleValue([Const(kinds[0])]), TupleValue(list(args)), named]
+    cap.call(bound, given, {}, done)
+    return True
+
+
+_HOOK = "__torch_function__"
+_METHODS_OF_CLASSES = (types.FunctionType, classmethod)
+
+
+def _has_late_float(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether a function gets a number that changes, which what it calls may take."""
+    given: list[tuple[int | str, Value]] = [*enumerate(args), *kwargs.items()]
+    return any(isinstance(x, LateNumber) and not x.fixed and type(x.now) is not int
+               and not takes_late(fn, at, args) for at, x in given)  # fmt: skip
 
 
 def _node(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

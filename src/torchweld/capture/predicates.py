@@ -26,6 +26,28 @@ class Equals:
         return f"== {self.obj!r}"
 
 
+class SameNumber:
+    """Answers whether a NumPy number has the type and the bits that it had at capture."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any) -> None:
+        self.obj = obj
+
+    def __call__(self, other: object) -> bool:
+        same: Any = other if type(other) is type(self.obj) else None
+        return same is not None and bool(same.tobytes() == self.obj.tobytes())
+
+    def __hash__(self) -> int:
+        return hash((type(self.obj), self.obj.tobytes()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SameNumber) and self(other.obj)
+
+    def __repr__(self) -> str:
+        return f"== {self.obj!r}"
+
+
 class Reduces:
     """Answers whether an object is made of the same as one that was there at capture."""
 

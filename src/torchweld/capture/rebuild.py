@@ -15,6 +15,7 @@ from torchweld.capture.instances import TARGET, VarsValue
 from torchweld.capture.items import advanced
 from torchweld.capture.residual_iterators import generator, stuck
 from torchweld.capture.state import refuse
+from torchweld.capture.strings import finished
 from torchweld.capture.user_keys import UserKey
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -27,8 +28,10 @@ from torchweld.capture.values.base import (
     IdKey,
     InstanceValue,
     IteratorValue,
+    LateText,
     ListValue,
     Mutable,
+    ObjectId,
     PartialValue,
     SetValue,
     SliceValue,
@@ -265,12 +268,20 @@ def _set_attrs(r: Residual, x: InstanceValue, name: str, attrs: dict[str, Value]
         r.lines.append(f"{setter}({name}, {key!r}, {r.expr(attrs[key])})")
 
 
+def _late_text(r: Residual, x: LateText) -> str:
+    return r.assign(f"{r.bind_const(finished)}(({r.items(list(x.parts))},))")
+
+
+def _object_id(r: Residual, x: ObjectId) -> str:
+    return r.assign(f"{r.bind_const(id)}({r.expr(x.of)})")
+
+
 BUILDERS: dict[type, Any] = {
     TupleValue: _tuple, ListValue: _list, DequeValue: _deque, DictValue: _dict, VarsValue: _dict,
     SetValue: _set, SliceValue: _slice, BoundValue: _bound, PartialValue: _partial,
     ViewValue: _view, CellValue: _cell, FunctionValue: _function, InstanceValue: _instance,
     OwnedValue: _owned, ProxyValue: _proxy, IteratorValue: _iterator, GeneratorValue: generator,
-    ArrayValue: _array,
+    ArrayValue: _array, LateText: _late_text, ObjectId: _object_id,
 }  # fmt: skip
 
 

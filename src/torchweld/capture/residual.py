@@ -64,6 +64,7 @@ class Residual:
         self._const_names: dict[int, str] = {}
         self._open: set[int] = set()
         self._kept: list[object] = []
+        self._computes: list[LateNumber] = []
         self._inputs = {id(v): s for s, v, _ in cap.builder.inputs}
         self._with_grad = {memory(v) for _, v, _ in cap.builder.inputs if v.fake.requires_grad}
 
@@ -153,19 +154,28 @@ class Residual:
 
         again: whether the eager function may run after them; random numbers are then drawn anew.
         """
-        body = []
-        for i, x in enumerate(self.cap.late.computed):
-            args = ", ".join(self.late(a) if isinstance(a, LateNumber) else self.expr(a)
-                             for a in x.args)  # fmt: skip
-            name = self.names[id(x)] = f"n{i}"
-            body.append(f"{name} = {self.bind_const(x.fn)}({args})")
-            if x.fn in TYPE_VARIES:
-                kind = self.bind_const(type(x.now))
-                body.append(f"if type({name}) is not {kind}: raise TypeError")
-        if all(_cannot_fail(x) for x in self.cap.late.computed):
+        numbers = [x for x in self.cap.late.computed if not x.after]
+        body = [line for x in numbers for line in self._computed(x)]
+        if all(map(_cannot_fail, numbers)):
             return [*self._states(), *body] if again else body
         return [*self._states(), "try:", *("    " + line for line in body), "except Exception:",
                 *self.back(), f"    return {EAGER}(None, *flat)"]  # fmt: skip
+
+    def after_graph(self) -> None:
+        """Compute what depends on the time after the graph; it raises what Python raises."""
+        for x in self.cap.late.computed:
+            if x.after:
+                self.lines += self._computed(x)
+
+    def _computed(self, x: LateNumber) -> list[str]:
+        args = ", ".join(self.late(a) if isinstance(a, LateNumber) else self.expr(a)
+                         for a in x.args)  # fmt: skip
+        name = self.names[id(x)] = f"n{len(self._computes)}"
+        self._computes.append(x)
+        lines = [f"{name} = {self.bind_const(x.fn)}({args})"]
+        if x.fn in TYPE_VARIES:
+            lines.append(f"if type({name}) is not {self.bind_const(type(x.now))}: raise TypeError")
+        return lines
 
     def _states(self) -> list[str]:
         """Statements that keep the states of the generators that the frame draws from."""
@@ -178,9 +188,14 @@ class Residual:
                 for i, g in enumerate(self.cap.generators.values())]  # fmt: skip
 
     def graph_call(self) -> str:
-        places = (self.late(p) if isinstance(p, LateNumber) else self.param(p)
+        places = (self._number(p) if isinstance(p, LateNumber) else self.param(p)
                   for p in self.cap.builder.places)  # fmt: skip
         return f"outs = {CALL}({', '.join(places)})"
+
+    def _number(self, x: LateNumber) -> str:
+        """A late number as the graph gets it."""
+        plain = type(x.now) in (int, float)
+        return self.late(x) if plain else f"{self.late(x)}.item()"
 
     def calling(self, call: str) -> tuple[str, list[str]]:
         """The statements that call the graph, so that its outputs are inference tensors where
@@ -274,6 +289,7 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     gone = [] if again else dropped(cap)
     call = r.graph_call() if head or cap.builder.numbers or again or gone or cap.locks else ""
     head += [f"{r.tensor(x)}.grad = None" for x in gone]  # the graph may need the memory
+    r.after_graph()
     for number in cap.builder.may_fail:
         r.expr(number)  # raises what Python raises
     _effects(r, grad_mode)

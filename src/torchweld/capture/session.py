@@ -18,8 +18,8 @@ from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.class_state import ClassAttr, ClassState
 from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.handlers import catches, handles
-from torchweld.capture.late import LateNumbers
-from torchweld.capture.state import Cont, Handed, VFrame, refuse
+from torchweld.capture.late import NUMBERS, LateNumbers
+from torchweld.capture.state import Cont, Handed, Stuck, VFrame, refuse
 from torchweld.capture.symbolic import Sizes, Varying
 from torchweld.capture.values.base import (
     BoundValue,
@@ -72,14 +72,17 @@ def is_compiling() -> bool:
 class Compiling:
     """`with Compiling():` a capture is under way in this thread.
 
-    Hooks on what autograd saves, which are set around a call, are not to see what is saved of fake
+    Modes of the user's, as `with torch.device`, mean nothing to what captures and compiles. Hooks
+    on what autograd saves, which are set around a call, are not to see what is saved of fake
     tensors, nor to become a part of the backward: they are called when the graph runs.
     """
 
-    __slots__ = ("_hides",)
+    __slots__ = ("_hides", "_quiet")
 
     def __enter__(self) -> None:
         _active.on = True
+        self._quiet = torch._C.DisableTorchFunction()
+        self._quiet.__enter__()
         self._hides = _hooks._top_saved_tensors_default_hooks(False) is not None
         if self._hides:
             _hooks._push_saved_tensors_default_hooks(_same, _same)
@@ -87,6 +90,7 @@ class Compiling:
     def __exit__(self, *exc: object) -> None:
         if self._hides:
             _hooks._pop_saved_tensors_default_hooks()
+        self._quiet.__exit__(None, None, None)
         _active.on = False
 
 
@@ -183,12 +187,21 @@ class Capture:
     backwards: how many backwards the frame has run.
     pure: ages from which on objects may be changed, innermost last. until: as long as what is known
     of these objects, the frame is to be broken where it cannot be captured.
+    devices: the default devices, as they were set, of which `devices_before` from outside.
+    later: objects that a deferred effect may change, by id: where the capture could stop before it.
+    ids: of objects that the frame has made, by the id of their values.
+    handles: of hooks that the frame has registered on modules; None for one that is removed.
+    hooks_stay: whether some are not removed, so that all are registered as torch does it.
     contexts: context variables that the frame has set: (variable, value, token), the last one last.
     """
 
     pure: list[int]
     until: list[tuple[Source, Callable[[object], bool]]]
     contexts: list[tuple[object, Value, Value]]
+    handles: list[Any]
+    devices: list[Any]
+    ids: dict[int, Value]
+    later: dict[int, int]
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -229,8 +242,7 @@ class Capture:
         self.effects: list[tuple[Value, list[Value], dict[str, Value]]] = []
         self.result: Value | None = None
         self.steps = 0
-        self.stop = stop
-        self.by_data = by_data
+        self.stop, self.by_data = stop, by_data
         self.stops: tuple[int, ...] = ()
         self.outside_stop = 0
         self.handed: Handed | None = None
@@ -249,7 +261,8 @@ class Capture:
         self.user_keys: dict[int, list[Any]] = {}  # by their hash
         self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
-        self.pure, self.until, self.contexts = [], [], []
+        self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
+        self.ids, self.later, self.devices_before, self.hooks_stay = {}, {}, 0, False
 
     # -------------------------------------------------------------- locations
     @property
@@ -297,6 +310,9 @@ class Capture:
         """The Value of an object from outside, guarded as its family asks."""
         if self.wrapper is None:
             raise InternalError("Capture.wrapper is not set")
+        if id(obj) in self.later:
+            why = "an object that a log record changes at the end"
+            raise Stuck("W106", why, self.loc(), self.later[id(obj)])
         stands_for = self.private.stand_ins.get(id(obj))
         if stands_for is not None:
             return stands_for
@@ -307,9 +323,8 @@ class Capture:
 
     def _wrapped(self, obj: object, source: Source) -> Value:
         assert self.wrapper is not None
-        if source in self.late.sources and isinstance(obj, int | float) and (
-                type(obj) in (int, float)):  # fmt: skip
-            return self.late.leaf(obj, source)
+        if type(obj) in NUMBERS and source in self.late.sources:
+            return self.late.leaf(obj, source)  # type: ignore[arg-type]
         if isinstance(obj, _OPERATORS):
             self.guard("is", source, obj)
             return Const(obj, source)

@@ -129,11 +129,13 @@ class Copied:
 
     def _repeat(self, cap: Capture, node: Node, out: Repeated, lines: dict[Loc, Loc]) -> None:
         builder, fakes = cap.builder, out.fakes
+        # first, since an input that was there before the slice may be a new one here
+        given, named = map_arg(node.args, out.node), map_arg(node.kwargs, out.node)
         # arguments that are given to create_node itself are searched for SymInts
         new = builder.graph.create_node(node.op, node.target, name=node.name)
-        new.args = map_arg(node.args, out.node)
-        if node.kwargs:
-            new.kwargs = map_arg(node.kwargs, out.node)
+        new.args = given
+        if named:
+            new.kwargs = named
         out.nodes[node] = new
         new.meta.update(node.meta)
         new.meta[LOC] = lines.get(node.meta[LOC], node.meta[LOC])

@@ -29,12 +29,29 @@ def raised(kind: type[BaseException], *args: object) -> Raised:
     return Raised(exc)
 
 
-class WithoutCopies(Exception):
+class Anew(Exception):
+    """The frame must be captured anew, now that something is known of its site: fact, value."""
+
+    fact: str
+    value: bool
+
+
+class WithoutCopies(Anew):
     """The frame takes gradients of what copied calls made: it must be captured without copies."""
 
+    fact, value = "copies", False
 
-class WithoutSupposed(Exception):
+
+class WithoutSupposed(Anew):
     """The frame could not run again where what was supposed is wrong: nothing may be supposed."""
+
+    fact, value = "supposes", False
+
+
+class HooksStay(Anew):
+    """The frame registers hooks of modules and does not remove them: their numbers are seen."""
+
+    fact, value = "hooks_stay", True
 
 
 class Handed(Exception):

@@ -14,7 +14,7 @@ import torch
 
 from torchweld.capture.arrays.record import array_of, record
 from torchweld.capture.attrs import mro_lookup
-from torchweld.capture.late import LateNumber
+from torchweld.capture.late import LateNumber, are_late_texts, is_late_text
 from torchweld.capture.numbers import is_graph_number
 from torchweld.capture.ops import payload, user_method
 from torchweld.capture.session import Capture
@@ -72,6 +72,8 @@ def _plain_text(cap: Capture, x: Value, conversion: str | None, spec: str,
         cap.deliver(x, cont)
     elif isinstance(x, LateNumber) and x.drawn:
         cap.deliver(LateText([x, Const(conversion), Const(spec)]), cont)
+    elif isinstance(x, LateNumber) and not x.fixed:
+        cap.deliver(_late_text(cap, x, conversion, spec), cont)
     elif isinstance(x, TensorValue | ArrayValue):
         cap.deliver(LateText([snapshot(cap, x), Const(conversion), Const(spec)]), cont)
     elif is_graph_number(x):
@@ -92,6 +94,35 @@ def _plain_text(cap: Capture, x: Value, conversion: str | None, spec: str,
             _container_text(cap, x, cont)
 
 
+_CONVERSIONS: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
+
+
+def shown(x: object, conversion: str | None, spec: str) -> str:
+    """f"{x!conversion:spec}"."""
+    return format(_CONVERSIONS[conversion](x) if conversion else x, spec)
+
+
+def finished(parts: tuple[Any, ...]) -> str:
+    """The text of which these are the parts: objects, conversions and format specs in turn."""
+    pieces = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    return "".join(shown(*piece) for piece in pieces)
+
+
+def put_together(*texts: str) -> str:
+    """The texts in one."""
+    return "".join(texts)
+
+
+def _late_text(cap: Capture, x: LateNumber, conversion: str | None, spec: str) -> Value:
+    """The text of a number from outside that changes."""
+    if type(x.now) is str and not spec and conversion in (None, "s"):
+        return x
+    try:
+        return cap.late.text(shown, [x, Const(conversion), Const(spec)])
+    except Exception as error:
+        raise raised(type(error), *error.args) from None
+
+
 def _constant_text(cap: Capture, x: Value, conversion: str | None, spec: str) -> str:
     """The text of a constant. Errors: NotConstant, Raised."""
     if isinstance(x, Const) and isinstance(x.obj, types.FunctionType):
@@ -104,9 +135,8 @@ def _constant_text(cap: Capture, x: Value, conversion: str | None, spec: str) ->
         real: object = x.kind(ordered)
     else:
         real = constant(cap.unwrap(x))
-    convert: Any = {"r": repr, "s": str, "a": ascii}.get(conversion or "")
     try:
-        return format(convert(real) if convert else real, spec)
+        return shown(real, conversion, spec)
     except Exception as error:
         raise raised(type(error), *error.args) from None
 
@@ -158,15 +188,18 @@ def texts_of(cap: Capture, items: list[Value], conversion: str,
 
 def join_text(cap: Capture, parts: list[Value]) -> Value:
     """Texts put together; the result is late if one of them is."""
+    if are_late_texts(parts):
+        return cap.late.text(put_together, parts)
     out: list[Value] = []
     for part in parts:
         if isinstance(part, LateText):
             out += part.parts
-        elif isinstance(part, Const) and isinstance(part.obj, str):
+        elif is_late_text(part) or (isinstance(part, Const) and isinstance(part.obj, str)):
             out += [part, Const(None), Const("")]
         else:
             raise refuse("W107", f"a {part.cls().__name__} as part of a text", cap.loc())
-    if any(not isinstance(p, Const) or is_graph_number(p) for p in out):
+    if any(not isinstance(p, Const) or is_graph_number(p) or isinstance(p, LateNumber)
+           for p in out):  # fmt: skip
         return LateText(out)
     return Const("".join(str(p.obj) for p in out[::3] if isinstance(p, Const)))
 

@@ -61,6 +61,11 @@ def run_with_numbers(node: Node, args: Any, kwargs: dict[str, Any]) -> Any:
     if node.target in _MAKERS:
         return _made(args[0], **kwargs)
     name = _name(node.target)
+    if name == "where" and node.op == "call_method":
+        x, cond, *rest = args
+        args = cond, x, *rest
+    if name in _BY_NAME:
+        return _BY_NAME[name](*args, **kwargs)
     in_place = name.endswith("_")
     name = name.removesuffix("_")
     each = name.startswith("_foreach_")
@@ -94,7 +99,7 @@ _INFIX: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div",
     operator.pow: "pow", operator.iadd: "add_", operator.isub: "sub_", operator.imul: "mul_",
     operator.itruediv: "div_", operator.lt: "lt", operator.le: "le", operator.gt: "gt",
-    operator.ge: "ge",
+    operator.ge: "ge", operator.eq: "eq", operator.ne: "ne",
 }  # fmt: skip
 
 
@@ -212,10 +217,84 @@ def _at_most(x: Tensor, most: Tensor) -> Tensor:
     return torch.clamp(x, max=most)
 
 
+def _clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    """The upper bound wins."""
+    x = x if min is None else torch.clamp(x, min=min)
+    return x if max is None else torch.clamp(x, max=max)
+
+
+def _leaky_relu(x: Tensor, slope: Tensor) -> Tensor:
+    return torch.where(x > 0, x, x * slope)
+
+
+def _threshold(x: Tensor, threshold: Any, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        value = value.to(x.dtype)
+    return torch.where(x <= threshold, value, x)
+
+
+# ------------------------------------------------------------------- what only a number fills
+def _where(cond: Tensor, a: Any, b: Any) -> Tensor:
+    """torch.where of a condition and tensors or numbers."""
+    tensors = [x for x in (a, b) if isinstance(x, Tensor)]
+    if not isinstance(cond, Tensor):
+        raise Unsupported("W202", "a condition that is no tensor")
+    whole = all(not x.tensor.is_floating_point() if isinstance(x, Number) else isinstance(x, int)
+                for x in (a, b) if not isinstance(x, Tensor))  # fmt: skip
+    kind = torch.int64 if whole else torch.get_default_dtype()
+    dtype = torch.result_type(tensors[0], 1 if whole else 1.0) if tensors else kind
+    first, second = (x.tensor.to(dtype) if isinstance(x, Number) else x for x in (a, b))
+    return torch.where(cond, first, second)
+
+
+def _full(size: Any, fill_value: Number, dtype: torch.dtype | None = None,
+          device: Any = None) -> Tensor:  # fmt: skip
+    kind = torch.get_default_dtype() if fill_value.tensor.is_floating_point() else torch.int64
+    return torch.empty(size, dtype=dtype or kind, device=device).copy_(fill_value.tensor)
+
+
+def _full_like(x: Tensor, fill_value: Number, dtype: torch.dtype | None = None) -> Tensor:
+    return torch.empty_like(x, dtype=dtype).copy_(fill_value.tensor)
+
+
+def _new_full(x: Tensor, size: Any, fill_value: Number, dtype: torch.dtype | None = None) -> Tensor:
+    return x.new_empty(size, dtype=dtype).copy_(fill_value.tensor)
+
+
+def _layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None,
+                eps: Number, cudnn: bool = True) -> Tensor:  # fmt: skip
+    wide = _wide(x)
+    dims = tuple(range(-len(shape), 0))
+    centred = wide - wide.mean(dims, keepdim=True)
+    variance = (centred * centred).mean(dims, keepdim=True)
+    out = centred * torch.rsqrt(variance + eps.tensor)
+    out = out if weight is None else out * weight
+    return (out if bias is None else out + bias).to(x.dtype)
+
+
+def _rms_norm(x: Tensor, shape: list[int], weight: Tensor | None, eps: Number) -> Tensor:
+    wide = _wide(x)
+    squares = (wide * wide).mean(tuple(range(-len(shape), 0)), keepdim=True)
+    out = wide * torch.rsqrt(squares + eps.tensor)
+    return (out if weight is None else out * weight).to(x.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """A tensor in the type in which norms compute."""
+    if x.dtype not in _TYPES:
+        raise Unsupported("W202", "a norm of numbers that are no floats")
+    return x.float() if x.dtype in _HALF else x
+
+
+_BY_NAME: dict[str, Callable[..., Any]] = {
+    "where": _where, "full": _full, "full_like": _full_like, "new_full": _new_full,
+    "layer_norm": _layer_norm, "rms_norm": _rms_norm,
+}  # fmt: skip
 _ROWS: dict[str, Callable[..., Any]] = {
     "add": _add, "sub": _sub, "mul": torch.mul, "div": torch.div, "true_divide": torch.div,
     "pow": torch.pow, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
     "addcmul": _addcmul, "addcdiv": _addcdiv, "lerp": _lerp, "fill": _fill,
-    "masked_fill": _masked_fill, "clamp": torch.clamp, "maximum": _at_least,
+    "masked_fill": _masked_fill, "clamp": _clamp, "hardtanh": _clamp, "maximum": _at_least,
+    "eq": torch.eq, "ne": torch.ne, "leaky_relu": _leaky_relu, "threshold": _threshold,
     "clamp_min": _at_least, "minimum": _at_most, "clamp_max": _at_most,
 }  # fmt: skip

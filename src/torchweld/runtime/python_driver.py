@@ -103,7 +103,7 @@ class PythonDriver:
         # Captured graphs contain the casts that autocast would add.
         with torch.no_grad(), torch._C._DisableAutocast():
             self._bind_arena(run)
-            run.tensors |= {n: torch.tensor(number) for n, number in self._numbers.items()}
+            run.tensors |= {n: torch.tensor(x, device="cpu") for n, x in self._numbers.items()}
             if self._mutated:  # before views are made: autograd refuses those older than a write
                 bump_versions([inputs[i] for i in self._mutated])
             for step in self.program.steps:
@@ -186,7 +186,7 @@ class PythonDriver:
 
     def _draw(self, run: _Run, step: Draw) -> None:
         for n, number in zip((step.seed, step.block), take(step.device, step.count), strict=True):
-            run.tensors[n] = torch.tensor(number, dtype=torch.int64)
+            run.tensors[n] = torch.tensor(number, dtype=torch.int64, device="cpu")
 
     def _drop(self, run: _Run, step: Drop) -> None:
         del run.tensors[step.tensor]

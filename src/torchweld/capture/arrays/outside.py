@@ -11,6 +11,7 @@ from torchweld.capture.arrays.dtypes import BY_DTYPE_ALONE, TORCH, is_plain
 from torchweld.capture.arrays.functions import copied
 from torchweld.capture.arrays.record import array_of, dtype_of, record
 from torchweld.capture.policy import graph_call
+from torchweld.capture.predicates import SameNumber
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.tables import function
@@ -38,29 +39,8 @@ def _array(cap: Capture, obj: np.ndarray[Any, Any], source: Source) -> Value:
     return ArrayValue(found.tensor, False, source)
 
 
-class _SameNumber:
-    """Answers whether a NumPy number has the type and the bits that it had at capture."""
-
-    __slots__ = ("obj",)
-
-    def __init__(self, obj: np.generic) -> None:
-        self.obj = obj
-
-    def __call__(self, other: object) -> bool:
-        return type(other) is type(self.obj) and other.tobytes() == self.obj.tobytes()
-
-    def __hash__(self) -> int:
-        return hash((type(self.obj), self.obj.tobytes()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameNumber) and self(other.obj)
-
-    def __repr__(self) -> str:
-        return f"== {self.obj!r}"
-
-
 def _number(cap: Capture, obj: np.generic, source: Source) -> Value:
-    cap.guard("predicate", source, _SameNumber(obj))
+    cap.guard("predicate", source, SameNumber(obj))
     return Const(obj, source)
 
 

@@ -1,4 +1,17 @@
-"""Handlers of functions and methods, by topic. Importing this package fills the tables."""
+"""Handlers of functions and methods, by topic. Importing this package fills the tables.
+
+What few programs call is in modules that are imported when the first one does.
+"""
+
+import contextvars
+import importlib
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from torch.utils.hooks import RemovableHandle
 
 from torchweld.capture import attrs_callable
 from torchweld.capture.arrays import attributes
@@ -12,14 +25,12 @@ from torchweld.capture.functions import (
     checks,
     classes,
     containers,
-    context_variables,
     control_flow,
     effects,
     exception_groups,
     exceptions,
     hooks,
     iterators,
-    locks,
     objects,
     on_constants,
     optimizers,
@@ -37,14 +48,43 @@ from torchweld.capture.functions import (
     weak_references,
     whole,
 )
+from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, NAMED
+from torchweld.capture.wrap import WRAPPERS
 
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
-    "caches", "checkpoints", "checks", "classes", "containers", "context_variables",
+    "caches", "checkpoints", "checks", "classes", "containers",
     "control_flow", "effects",
-    "exception_groups", "exceptions", "hooks", "iterators", "locks", "objects", "on_constants",
+    "exception_groups", "exceptions", "hooks", "iterators", "objects", "on_constants",
     "optimizers", "owned", "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib",
     "texts", "torch_calls", "torch_state", "transforms", "weak_references", "whole",
 ]  # fmt: skip
 
 whole.register()
+
+
+def _later(module: str, name: str, *first: Any) -> Any:
+    """A handler of a module of this package that is imported when somebody needs it."""
+
+    def handler(*args: Any) -> Any:
+        return getattr(importlib.import_module(f"{__name__}.{module}"), name)(*first, *args)
+
+    return handler
+
+
+_CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+for _name in (*_CLOCKS, *(f"{n}_ns" for n in _CLOCKS), "strftime", "ctime", "asctime"):
+    FUNCTIONS.add(getattr(time, _name), _later("system", "clock", getattr(time, _name)))
+for _fn in (os.getpid, os.getppid, os.getcwd, os.cpu_count, os.path.exists, os.path.isfile,
+            os.path.isdir):  # fmt: skip
+    FUNCTIONS.add(_fn, _later("system", "reading", _fn))
+NAMED.add(("pprint", "pprint"), _later("system", "print_pretty"))
+for _kind in (type(threading.Lock()), type(threading.RLock())):
+    for _name, _fn_name in (("__enter__", "take"), ("acquire", "take"), ("release", "release"),
+                            ("__exit__", "leave")):  # fmt: skip
+        METHODS.add((_kind, _name), _later("locks", _fn_name))
+for _name, _fn_name in (("get", "get"), ("set", "put"), ("reset", "reset")):
+    METHODS.add((contextvars.ContextVar, _name), _later("context_variables", _fn_name))
+WRAPPERS.add(contextvars.Token, _later("context_variables", "token"))
+CLASSES.add(RemovableHandle, _later("module_hooks", "make"))
+FUNCTIONS.add(sys._getframe, _later("own_frames", "frame"))

@@ -33,6 +33,7 @@ from torchweld.capture.ops import (
     unless,
     user_method,
 )
+from torchweld.capture.policy import Policy
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.strings import format_value
@@ -256,7 +257,7 @@ def stop_with(result: Value) -> None:
 
 @function(id)
 def id_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(Const(identity_of(cap, args[0])), cont)
+    cap.deliver(identity_of(cap, args[0]), cont)
 
 
 @function(hash)
@@ -445,6 +446,9 @@ for _kind, _special in ((int, "__int__"), (float, "__float__"), (complex, "__com
 def str_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if not args:
         cap.deliver(Const(""), cont)
+        return
+    if len(args) > 1 or kwargs:  # what it decodes is bytes
+        Policy.PURE.run(cap, str, args, kwargs, cont)
         return
     format_value(cap, args[0], "s", "", cont)
 

@@ -9,7 +9,6 @@ from typing import Any
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.suspend import stops_of
-from torchweld.capture.tables import method
 from torchweld.capture.values.base import (
     NONE,
     Const,
@@ -17,7 +16,6 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
-from torchweld.capture.wrap import WRAPPERS
 from torchweld.ir.source import Source
 
 Args = list[Value]
@@ -46,15 +44,11 @@ def _real(cap: Capture, variable: Value) -> Any:
     return constant(variable)
 
 
-def _token(cap: Capture, obj: Any, source: Source) -> Value:
+def token(cap: Capture, obj: Any, source: Source) -> Value:
     """One from outside is another object in every call: it is no use to guard it."""
     raise refuse("W107", "a context variable is reset to what was set elsewhere", cap.loc())
 
 
-WRAPPERS.add(contextvars.Token, _token)
-
-
-@method(contextvars.ContextVar, "get")
 def get(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """What the frame has set; else it is read now, and the compiled code is for this value."""
     variable, *default = args
@@ -74,8 +68,7 @@ def get(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     cap.deliver(Const(found), cont)
 
 
-@method(contextvars.ContextVar, "set")
-def set_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+def put(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """The token stays in the capture, which ends before if it cannot."""
     variable, value = args
     if cap.pure:
@@ -89,7 +82,6 @@ def set_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     cap.deliver(token, cont)
 
 
-@method(contextvars.ContextVar, "reset")
 def reset(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     variable, token = args
     real = _real(cap, variable)

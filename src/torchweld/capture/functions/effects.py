@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import logging
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 from torchweld.capture.functions.owned import print_to, run_owned
+from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
-from torchweld.capture.strings import snapshot, texts_of
-from torchweld.capture.tables import FUNCTIONS, function
+from torchweld.capture.strings import finished, snapshot, texts_of
+from torchweld.capture.suspend import stops_of
+from torchweld.capture.tables import FUNCTIONS, CallHandler, function
 from torchweld.capture.values.base import (
     BoundValue,
     Const,
@@ -28,6 +31,7 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.owned import OwnedValue
+from torchweld.capture.wrap import IMMUTABLE, is_empty_cell
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -50,13 +54,7 @@ def perform(cap: Capture, fn: Any, args: Args, kwargs: Kwargs) -> None:
 def finish_texts(fn: Callable[..., Any], args: tuple[Any, ...], late: tuple[bool, ...],
                  kwargs: dict[str, Any]) -> None:  # fmt: skip
     """Call `fn` with the late arguments put together as texts."""
-    fn(*(_join(a) if is_late else a for a, is_late in zip(args, late, strict=True)), **kwargs)
-
-
-def _join(parts: tuple[Any, ...]) -> str:
-    convert: dict[str, Callable[[Any], str]] = {"r": repr, "s": str, "a": ascii}
-    pieces = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    return "".join(format(convert[c](x) if c else x, spec) for x, c, spec in pieces)
+    fn(*(finished(a) if is_late else a for a, is_late in zip(args, late, strict=True)), **kwargs)
 
 
 @function(print)
@@ -92,15 +90,15 @@ def _message(cap: Capture, x: Value) -> Value:
     return x if isinstance(x, LateText) else snapshot(cap, x)
 
 
-def deferred(fn: Any, receiver: bool) -> None:
-    """Calls of `fn` are effects. receiver: its first argument is the logger."""
+def deferred(fn: Any, receiver: bool) -> CallHandler:
+    """What makes calls of `fn` effects. receiver: its first argument is the logger."""
 
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         given = args[: int(receiver)] + [_message(cap, a) for a in args[int(receiver) :]]
         perform(cap, fn, given, {k: _message(cap, v) for k, v in kwargs.items()})
         cap.deliver(Const(None), cont)
 
-    FUNCTIONS.add(fn, handler)
+    return handler
 
 
 @function(warnings.warn)
@@ -147,9 +145,8 @@ def warn_inside(message: Any, category: Any, filename: str, line: int,
     warnings.warn_explicit(message, kind, filename, line, module, registry, names)
 
 
-deferred(warnings.simplefilter, receiver=False)
-deferred(warnings.filterwarnings, receiver=False)
-deferred(warnings.resetwarnings, receiver=False)
+for _setter in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
+    FUNCTIONS.add(_setter, deferred(_setter, receiver=False))
 
 
 @function(warnings.catch_warnings.__enter__)
@@ -171,9 +168,49 @@ def end_warnings(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     cap.deliver(Const(None), cont)
 
 
+def _changed_by(logger: logging.Logger) -> list[Any]:
+    """What code of the user's that sees a log record may change: it runs after the frame."""
+    seen: list[Any] = [*logger.filters]
+    at: logging.Logger | None = logger
+    while at is not None:
+        seen += [h.emit for h in at.handlers] + [f for h in at.handlers for f in h.filters]
+        at = at.parent if at.propagate else None
+    found: list[Any] = []
+    for fn in (getattr(x, "filter", x) for x in seen):
+        code = getattr(fn, "__code__", None)
+        if code is None or not of_the_user(code.co_filename):
+            continue
+        owner = getattr(fn, "__self__", None)
+        cells = [c.cell_contents for c in fn.__closure__ or () if not is_empty_cell(c)]
+        known = [fn.__globals__[n] for n in code.co_names if n in fn.__globals__]
+        found += [owner, *getattr(owner, "__dict__", {}).values(), *cells, *known]
+    return [x for x in found if not isinstance(x, _UNCHANGED)]
+
+
+_UNCHANGED = (*IMMUTABLE, type, types.ModuleType, types.FunctionType, logging.Logger)
+
+
+def logged(fn: Any, receiver: bool) -> None:
+    """Calls of `fn` are effects, unless code of the user's is called by it."""
+    later = deferred(fn, receiver)
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        logger = getattr(args[0], "real", None) if receiver and args else logging.root
+        changed = _changed_by(logger) if isinstance(logger, logging.Logger) else []
+        if any(id(x) in cap.objects for x in changed):
+            raise refuse("W106", "a log record, which changes what the frame looks at", cap.loc())
+        if changed:
+            cap.kept.append(changed)
+            for x in changed:
+                cap.later[id(x)] = next(iter(stops_of(cap)), 0)
+        later(cap, args, kwargs, cont)
+
+    FUNCTIONS.add(fn, handler)
+
+
 for _name in ("debug", "info", "warning", "error", "critical", "log", "exception"):
-    deferred(getattr(logging.Logger, _name), receiver=True)
-    deferred(getattr(logging, _name), receiver=False)
+    logged(getattr(logging.Logger, _name), receiver=True)
+    logged(getattr(logging, _name), receiver=False)
 
 
 class _EnabledFor:

@@ -7,6 +7,7 @@ graphs. A hook of a tensor from outside is registered when the graph has run.
 
 from __future__ import annotations
 
+import importlib
 import types
 from collections.abc import Iterator
 from operator import getitem
@@ -19,6 +20,7 @@ from torchweld.base.errors import GraphBreak
 from torchweld.capture.inner import as_value, inner_call, new_body, repeatable, runner
 from torchweld.capture.object_ids import IsObject
 from torchweld.capture.outside_functions import real_function
+from torchweld.capture.policy import inline_anyway
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.suspend import stops_of
@@ -36,6 +38,7 @@ from torchweld.capture.values.base import (
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.hooks import NO_TENSOR, Around, Enter, GraphHook, Hook, Leave, Pack, SavedHooks
 
+_OF_MODULES = "torchweld.capture.functions.module_hooks"
 Args = list[Value]
 Kwargs = dict[str, Value]
 
@@ -93,7 +96,11 @@ def after_accumulation(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | No
 def remove(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     (handle,) = args
     if not isinstance(handle, HandleValue):
-        raise refuse("W106", "a hook is removed", cap.loc())
+        if handle in cap.handles:
+            importlib.import_module(_OF_MODULES).remove(cap, handle, cont)
+        else:
+            inline_anyway(cap, RemovableHandle.remove, args, kwargs, cont)
+        return
     if handle.undo is not None:
         handle.undo()
         handle.undo = None

@@ -13,10 +13,9 @@ from typing import Any
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse
 from torchweld.capture.suspend import stops_of
-from torchweld.capture.tables import method
 from torchweld.capture.values.base import NONE, InstanceValue, Value, boolean
 
-_LOCKS: tuple[Any, ...] = (type(threading.Lock()), type(threading.RLock()))
+_PLAIN: Any = type(threading.Lock())
 
 
 def _lock(cap: Capture, args: list[Value]) -> tuple[InstanceValue, Any]:
@@ -29,12 +28,11 @@ def _lock(cap: Capture, args: list[Value]) -> tuple[InstanceValue, Any]:
     return lock, lock.real
 
 
-@method(_LOCKS, "__enter__", "acquire")
 def take(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
     lock, real = _lock(cap, args)
     if kwargs or (cap.locks and real not in cap.locks):
         raise refuse("W107", "a second lock, or one with a time limit", cap.loc())
-    if real in cap.held and isinstance(real, _LOCKS[0]):
+    if real in cap.held and isinstance(real, _PLAIN):
         raise refuse("W107", "a lock that the frame holds already", cap.loc())
     if not cap.locks:
         cap.note_birth(lock, stops_of(cap))
@@ -53,13 +51,11 @@ def _release(cap: Capture, args: list[Value], cont: Cont | None) -> None:
     cap.deliver(NONE, cont)
 
 
-@method(_LOCKS, "release")
 def release(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
     if len(args) != 1 or kwargs:
         raise raised(TypeError, "release() takes no arguments")
     _release(cap, args, cont)
 
 
-@method(_LOCKS, "__exit__")
 def leave(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont | None) -> None:
     _release(cap, args, cont)

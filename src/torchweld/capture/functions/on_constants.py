@@ -80,6 +80,7 @@ _BY_NAME = {
     "urllib.parse": "quote unquote urlparse urlencode",
     "posixpath": "join basename dirname splitext split normpath isabs",
     "colorsys": "rgb_to_hsv hsv_to_rgb", "string": "capwords",
+    "pprint": "pformat saferepr", "reprlib": "repr",
     "typing": "get_origin get_args is_typeddict",
 }  # fmt: skip
 _OF_C = (struct.pack, struct.unpack, struct.calcsize, struct.unpack_from, unicodedata.normalize,

@@ -46,10 +46,10 @@ def globals_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
 
 @function(locals)
 def locals_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(_locals(cap, cap.top), cont)
+    cap.deliver(local_names(cap, cap.top), cont)
 
 
-def _locals(cap: Capture, frame: VFrame) -> DictValue:
+def local_names(cap: Capture, frame: VFrame) -> DictValue:
     """The local and free variables that have a value, as a dict."""
     if frame.names is not None or is_rest(frame.code.raw):
         raise refuse("W106", "locals() of a frame that is not a whole function", cap.loc())
@@ -77,7 +77,7 @@ def _locals(cap: Capture, frame: VFrame) -> DictValue:
 @function(vars)
 def vars_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if not args:
-        cap.deliver(_locals(cap, cap.top), cont)
+        cap.deliver(local_names(cap, cap.top), cont)
     elif isinstance(args[0], InstanceValue):
         cap.deliver(vars_of(cap, args[0]), cont)
     elif isinstance(args[0], Const) and isinstance(args[0].obj, type | types.ModuleType):
@@ -89,7 +89,7 @@ def vars_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 @function(dir)
 def dir_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if not args:
-        names = _locals(cap, cap.top).items
+        names = local_names(cap, cap.top).items
         cap.deliver(from_python(sorted(map(str, names))), cont)
         return
     (x,) = args
@@ -147,7 +147,7 @@ def eval_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     except SyntaxError:
         raise refuse("W106", "eval() of a text that is no expression", cap.loc()) from None
     frame = cap.top
-    names = {str(k): cap.force(v) for k, v in _locals(cap, frame).items.items()}
+    names = {str(k): cap.force(v) for k, v in local_names(cap, frame).items.items()}
     push_frame(cap, code, frame.globals, {}, {}, cont, None, None)
     cap.top.names = names
 

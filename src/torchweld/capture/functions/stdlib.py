@@ -10,6 +10,8 @@ import types
 import typing
 from typing import Any
 
+import torch
+
 from torchweld.capture.arrays.functions import copied
 from torchweld.capture.attrs_write import set_attr
 from torchweld.capture.functions.builtin import get_attr_or
@@ -188,10 +190,11 @@ def _copy(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Value:
             memo[id(x)] = made
         return made
     if isinstance(x, TensorValue):
-        if memo is None:
-            raise refuse("W107", "copy.copy of a Tensor", cap.loc())
-        if x.fake.requires_grad:
-            raise refuse("W107", "copy.deepcopy of a Tensor that requires grad", cap.loc())
+        if x.fake.requires_grad or x.kind is not torch.Tensor:
+            raise refuse("W107", "a copy of a Tensor that requires grad or is a Parameter",
+                         cap.loc())  # fmt: skip
+        if memo is None:  # another object for the same memory
+            return cap.builder.call("call_method", "detach", [x], {}, cap.loc())
         out: Value = cap.builder.call("call_method", "clone", [x], {}, cap.loc())
         memo[id(x)] = out
         return out

@@ -9,6 +9,7 @@ from typing import Any
 from torchweld.capture.attrs import get_attr
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.items import get_item
+from torchweld.capture.late import LateNumber
 from torchweld.capture.numbers import is_graph_number
 from torchweld.capture.ops import payload
 from torchweld.capture.session import Capture
@@ -73,6 +74,9 @@ def _plain(x: Value) -> Value:
 @method(str, "format")
 def str_format(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     text = _text(cap, args[0])
+    if any(map(_is_open, (*args[1:], *kwargs.values()))):
+        _format_parts(cap, text, args[1:], kwargs, cont)
+        return
     try:
         named = {k: constant(cap.unwrap(v)) for k, v in kwargs.items()}
         real = [constant(cap.unwrap(a)) for a in args[1:]]
@@ -171,11 +175,26 @@ def str_mod(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None
 
 def _has_graph_number(x: Value) -> bool:
     items = x.items if isinstance(x, TupleValue) else [x]
-    return any(isinstance(i, Value) and is_graph_number(i) for i in items)
+    return any(isinstance(i, Value) and (is_graph_number(i) or _is_open(i)) for i in items)
+
+
+def _is_open(x: Value) -> bool:
+    """Whether a value is a number, or the text of one, that is known when the code runs."""
+    return isinstance(x, LateNumber) and not x.fixed
+
+
+def percent(text: str, x: object) -> str:
+    """text % x."""
+    return text % (x,)
 
 
 def _percent_job(cap: Capture, piece: re.Match[str], value: Value) -> Any:
     kind, how = piece["kind"], piece["flags"] + piece["rest"]
+    if _is_open(value):
+        try:
+            return cap.late.text(percent, [Const(f"%{how}{kind}"), value])
+        except Exception as error:
+            raise raised(type(error), *error.args) from None
     if is_graph_number(value) and kind in "fFeEgG" and not piece["flags"].strip("+"):
         return value, [], None, how + kind  # which `format` understands likewise
     if not is_graph_number(value) and is_constant(cap.unwrap(value)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -89,6 +90,19 @@ def broadcast_shapes(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None
     cap.deliver(TupleValue([number_value(n) for n in found], torch.Size), cont)
 
 
+def _is_open(x: Value) -> bool:
+    """Whether a value is a number that is known when the code runs, of Python's own types."""
+    late = isinstance(x, LateNumber) and not x.fixed and type(x.now) in (int, float)
+    return late or isinstance(x, GraphNumber)
+
+
+def _has_numpy(data: Any) -> bool:
+    """Whether numbers of NumPy's are among it, which have a dtype of their own."""
+    if isinstance(data, list | tuple):
+        return any(map(_has_numpy, data))
+    return isinstance(data, np.generic)
+
+
 def _made_by(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """A tensor made of constants becomes a node; one made of tensors' values is refused."""
     if args and isinstance(args[0], ArrayValue):
@@ -103,8 +117,10 @@ def _made_by(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | Non
     if cap.sizes.symbolic and tensor_of_sizes(cap, [cap.unwrap(a) for a in args], kwargs, cont):
         return
     try:
-        if not isinstance(args[0], GraphNumber | LateNumber):
-            constant(cap.unwrap(args[0]))
+        if not _is_open(args[0]):
+            data = constant(cap.unwrap(args[0]))
+            if "dtype" not in kwargs and _has_numpy(data):
+                kwargs = {**kwargs, "dtype": Const(torch.tensor(data).dtype)}
     except NotConstant:
         raise refuse("W102", "a Tensor made of other Tensors' values", cap.loc()) from None
     graph_call(cap, torch.tensor, args, kwargs, cont)

@@ -32,7 +32,7 @@ from torchweld.capture.policy import inline_anyway
 from torchweld.capture.session import Capture, is_compiling
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.suspend import stops_of
-from torchweld.capture.tables import FUNCTIONS, NAMED, function, klass
+from torchweld.capture.tables import FUNCTIONS, NAMED, function, klass, method
 from torchweld.capture.values.base import (
     Const,
     InstanceValue,
@@ -65,11 +65,17 @@ _ASKS: dict[Any, Any] = {
 }
 
 
+_BY_MODE = (torch.get_default_device, torch._C._len_torch_function_stack,
+            torch._C._is_torch_function_mode_enabled)  # fmt: skip
+
+
 def _getter(fn: Callable[..., Any]) -> None:
     """Answered now; the answer is guarded unless the frame itself has set the mode."""
 
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         real_args, real_kwargs = _constants(cap, args, kwargs)
+        if fn in _BY_MODE and len(cap.devices) != cap.devices_before:
+            raise refuse("W107", f"{fn.__name__} inside of `with torch.device`", cap.loc())
         try:
             found = fn(*real_args, **real_kwargs)
         except Exception as error:
@@ -100,6 +106,27 @@ for _fn in (
       if hasattr(torch._C, f"_get_{name}")),
 ):  # fmt: skip
     _getter(_fn)
+
+
+@method(torch.device, "__enter__")
+def enter_device(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """`with torch.device(...)`: where tensors are made that are not told where."""
+    device = constant(args[0])
+    if device.type not in ("cpu", "cuda"):
+        raise refuse("W107", f"with on a device of type {device.type}", cap.loc())
+    if len(cap.devices) == cap.devices_before:
+        cap.note_birth(cap.devices, stops_of(cap))
+    cap.slices = None  # what was copied has made its tensors elsewhere
+    cap.devices.append(device)
+    cap.deliver(args[0], cont)
+
+
+@method(torch.device, "__exit__")
+def leave_device(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if len(cap.devices) <= cap.devices_before:
+        raise refuse("W107", "the end of a `with torch.device` that is not open", cap.loc())
+    cap.devices.pop()
+    cap.deliver(Const(None), cont)
 
 
 _NO_AUTOCAST: Any = torch.cuda.amp.common.amp_definitely_not_available

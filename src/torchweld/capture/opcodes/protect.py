@@ -6,6 +6,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.utils.hooks import RemovableHandle
+
 from torchweld.capture import polyfills_groups
 from torchweld.capture.attrs import INSTANCE_METHOD, MISSING, mro_lookup, watch_class
 from torchweld.capture.session import Capture
@@ -150,13 +153,14 @@ def before_async_with(cap: Capture, f: VFrame, i: Instr) -> None:
 def _enter(cap: Capture, f: VFrame, begins: str, ends: str, what: str) -> None:
     manager = f.stack.pop()
     kind = manager.cls()
-    watch_class(cap, kind)
+    if kind is not RemovableHandle:  # which counts the hooks
+        watch_class(cap, kind)
     enter, leave = mro_lookup(kind, begins), mro_lookup(kind, ends)
     if enter is MISSING or leave is MISSING:
         missed = f" (missed {ends} method)" if enter is not MISSING else ""
         raise raised(TypeError, f"'{kind.__name__}' object does not support the {what} "
                                 f"protocol{missed}")  # fmt: skip
-    if not isinstance(manager, InstanceValue):
+    if not isinstance(manager, InstanceValue) and kind is not torch.device:
         raise refuse("W107", f"with on {kind.__name__}", cap.loc())
     f.stack.append(_bound(leave, manager))
     cap.call(_bound(enter, manager), [], {}, f.push)

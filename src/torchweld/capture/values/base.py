@@ -206,6 +206,19 @@ class IdKey:
         return isinstance(other, IdKey) and other.value is self.value
 
 
+class ObjectId(Value):
+    """id() of an object that the frame has made, which has one such value."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Value) -> None:
+        super().__init__(None)
+        self.of = of
+
+    def cls(self) -> type:
+        return int
+
+
 _ages = itertools.count()
 
 
