@@ -44,7 +44,7 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.number import SAMPLE, GraphNumber
-from torchweld.capture.values.unread import UnreadTensor
+from torchweld.capture.values.unread import PassedTensor, UnreadTensor
 from torchweld.capture.watchful import WatchfulMode
 from torchweld.ir.expr import Expr
 from torchweld.ir.fake import FakeMode, decomposing, whole
@@ -56,7 +56,7 @@ from torchweld.ir.size_makers import counted_mask
 from torchweld.ir.size_node import expr_of, hint_of, node_of
 from torchweld.ir.size_node import symbolic as symbolic_number
 from torchweld.ir.sizes import UnknownSizeError
-from torchweld.ir.source import Source
+from torchweld.ir.source import Source, is_passed
 
 # a multi-tensor result is unpacked only to this depth
 _MAX_NESTING = 4
@@ -141,7 +141,8 @@ class GraphBuilder:
         node = self.root.placeholder(self._name(source.text()))
         node.meta[VAL] = fake
         kind = type(real)
-        value = TensorValue(node, fake, kind, source)
+        value = PassedTensor(node, fake, kind, source) if is_passed(source) and form is None else (
+            TensorValue(node, fake, kind, source))  # fmt: skip
         unread = self.unread.pop(id(real), None)
         if unread is not None:
             unread.found, value = value, unread
@@ -153,6 +154,21 @@ class GraphBuilder:
         self.reals[id(value)] = real
         self.kept.append(fake)
         return value
+
+    def drop_idle(self) -> dict[Source, type]:
+        """Let arguments that nobody has looked at be no inputs. Gives these, with their classes."""
+        idle = [i for i, (_, v, _) in enumerate(self.inputs)
+                if isinstance(v, PassedTensor) and not v.looked and not v.node.users]  # fmt: skip
+        dropped: dict[Source, type] = {}
+        for i in reversed(idle):
+            source, value, _ = self.inputs.pop(i)
+            assert isinstance(value, PassedTensor)
+            value.dropped = True
+            del self.versions[i], self.tensors[source]
+            self.places.remove(source)
+            self.root.erase_node(value.node)
+            dropped[source] = value.kind
+        return dropped
 
     def _fake(self, real: torch.Tensor) -> torch.Tensor:
         """The fake of a real tensor. Tensors that share memory have fakes that share memory."""

@@ -265,7 +265,7 @@ _OTHER: tuple[int | str, ...] = (0, 1, "other")
 _OPERATORS = (
     operator.add, operator.sub, operator.mul, operator.truediv, operator.iadd, operator.isub,
     operator.imul, operator.itruediv, operator.pow, operator.lt, operator.le, operator.gt,
-    operator.ge,
+    operator.ge, operator.eq, operator.ne,
 )  # fmt: skip
 _METHODS: dict[str, tuple[int | str, ...]] = {
     **dict.fromkeys(("add", "sub"), (*_OTHER, "alpha")),

@@ -94,7 +94,7 @@ _INFIX: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "div",
     operator.pow: "pow", operator.iadd: "add_", operator.isub: "sub_", operator.imul: "mul_",
     operator.itruediv: "div_", operator.lt: "lt", operator.le: "le", operator.gt: "gt",
-    operator.ge: "ge",
+    operator.ge: "ge", operator.eq: "eq", operator.ne: "ne",
 }  # fmt: skip
 
 
@@ -215,6 +215,7 @@ def _at_most(x: Tensor, most: Tensor) -> Tensor:
 _ROWS: dict[str, Callable[..., Any]] = {
     "add": _add, "sub": _sub, "mul": torch.mul, "div": torch.div, "true_divide": torch.div,
     "pow": torch.pow, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
+    "eq": torch.eq, "ne": torch.ne,
     "addcmul": _addcmul, "addcdiv": _addcdiv, "lerp": _lerp, "fill": _fill,
     "masked_fill": _masked_fill, "clamp": torch.clamp, "maximum": _at_least,
     "clamp_min": _at_least, "minimum": _at_most, "clamp_max": _at_most,
