@@ -189,6 +189,12 @@ def test_fullgraph_error_says_where_and_why():
 
 
 # ------------------------------------------------------------------------ sharing
+def test_fullgraph_error_is_caught_where_torchs_is():
+    compiled = torchweld.compile(lambda x: x @ torch.ones(5, 5), fullgraph=True)
+    with pytest.raises(RuntimeError, match="mat"):
+        compiled(torch.ones(3, 4))
+
+
 def test_compiling_again_shares_what_was_compiled():
     backend = Graphs()
     for _ in range(10):
