@@ -167,6 +167,8 @@ WRONG = {
     "memory_budget": ((plus,), {"options": {"memory_budget": 1.5}}, ValueError),
     "recompile_limit": ((plus,), {"options": {"recompile_limit": "many"}}, TypeError),
     "backend": ((plus,), {"backend": 5}, TypeError),
+    "recompile_limit is 0": ((plus,), {"recompile_limit": 0}, ValueError),
+    "isolate_recompiles": ((plus,), {"isolate_recompiles": 1}, TypeError),
     "no such backend": ((plus,), {"backend": "no such backend"}, ValueError),
 }
 
@@ -187,6 +189,12 @@ def test_fullgraph_error_says_where_and_why():
 
 
 # ------------------------------------------------------------------------ sharing
+def test_fullgraph_error_is_caught_where_torchs_is():
+    compiled = torchweld.compile(lambda x: x @ torch.ones(5, 5), fullgraph=True)
+    with pytest.raises(RuntimeError, match="mat"):
+        compiled(torch.ones(3, 4))
+
+
 def test_compiling_again_shares_what_was_compiled():
     backend = Graphs()
     for _ in range(10):
@@ -245,6 +253,46 @@ def test_backend_gets_the_real_inputs_and_runnable_graph():
     seen = []
     torchweld.compile(lambda x, y: x * y, backend=backend)(X * 3, X * 2)
     assert seen[0][0].tolist() == [6.0] * 3
+
+
+def test_backend_with_parameters_for_them_gets_mode_and_options():
+    given = []
+
+    def backend(gm, inputs, mode=None, options=None):
+        given.append((mode, options))
+        return gm.forward
+
+    asked = {"mode": "of its own", "options": {"level": 3}}
+    assert torchweld.compile(plus, backend=backend, **asked)(X).tolist() == [2.0] * 3
+    assert given == [("of its own", {"level": 3})]
+
+
+def test_options_of_torchs_compiler_that_change_no_result_are_accepted():
+    options = {"triton.cudagraphs": False, "max_autotune": True, "epilogue_fusion": True,
+               "trace.enabled": False}  # fmt: skip
+    assert torchweld.compile(plus, options=options, name="plus")(X).tolist() == [2.0] * 3
+
+
+def test_the_recompile_limit_is_an_argument_too():
+    backend = Graphs()
+    compiled = torchweld.compile(plus, backend=backend, dynamic=False, recompile_limit=2)
+    for n in range(2, 6):
+        assert compiled(torch.ones(n)).tolist() == [2.0] * n
+    assert backend.n == 2
+
+
+def test_isolated_recompiles_share_no_entries():
+    backend = Graphs()
+    for apart, made in ((False, 1), (False, 1), (True, 2), (True, 3)):
+        torchweld.compile(plus, backend=backend, isolate_recompiles=apart)(X)
+        assert backend.n == made
+
+
+def test_a_scripted_module_is_given_back_as_it_is():
+    scripted = torch.jit.script(torch.nn.Linear(3, 3))
+    assert torchweld.compile(scripted) is scripted
+    compiled = torchweld.compile(lambda x: scripted(x) + 1)
+    torch.testing.assert_close(compiled(X), scripted(X) + 1)
 
 
 def test_backend_inputs_die_with_the_call():

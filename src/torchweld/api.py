@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import types
 import weakref
 from collections.abc import Callable
@@ -38,6 +39,17 @@ OPTION_TYPES: dict[str, type] = {"recompile_limit": int, "freeze": bool, "cudagr
                                  "memory_budget": float, "fixed_sizes": int}  # fmt: skip
 # what a mode says about CUDA graphs: True wherever possible, False never, None where they pay
 CUDA_GRAPHS = {"reduce-overhead": True, "max-autotune": True, "max-autotune-no-cudagraphs": False}
+# options of torch's own compiler that say the same as one of ours
+SAME_AS = {"triton.cudagraphs": "cudagraphs", "freezing": "freeze"}
+# those that change how fast or how verbose its code is, and no result
+NO_EFFECT = frozenset((
+    "coordinate_descent_tuning", "coordinate_descent_check_all_directions", "epilogue_fusion",
+    "fallback_random", "fx_graph_cache", "guard_filter_fn", "max_autotune", "max_autotune_gemm",
+    "max_autotune_gemm_backends", "max_autotune_pointwise", "shape_padding", "size_asserts",
+    "split_reductions",
+))  # fmt: skip
+# and beginnings of such names
+NO_EFFECT_GROUPS = ("cpp.", "cuda.", "trace.", "triton.")
 
 _sites: weakref.WeakSet[Site] = weakref.WeakSet()
 # what was compiled of a module, which it does not know; of a function: in its __dict__
@@ -58,14 +70,18 @@ class _Kept:
 
 
 def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None = None,
-            backend: str | Backend = "torchweld", mode: str | None = None,
-            options: dict[str, Any] | None = None, disable: bool = False) -> Any:  # fmt: skip
+            backend: str | Backend | None = "torchweld", mode: str | None = None,
+            options: dict[str, Any] | None = None, name: str | None = None, disable: bool = False,
+            recompile_limit: int | None = None,
+            isolate_recompiles: bool = False) -> Any:  # fmt: skip
     """Compile a function, method or nn.Module; also a decorator, with and without arguments.
 
     fullgraph: raise FullGraphError instead of running eagerly what cannot be captured.
-    dynamic: accepted; every shape is compiled for itself for now.
+    dynamic: None: sizes that differ between calls become symbols; True: all are symbols from the
+        first call on; False: none ever is (docs/dynamic.md).
     backend: "torchweld", "eager", a backend that torch.compile knows, or a callable
-        (GraphModule, example_inputs) -> callable.
+        (GraphModule, example_inputs) -> callable. A callable that has parameters of the names
+        `mode` and `options` gets what is given here.
     mode: as in torch.compile. CUDA graphs are used where they pay; "reduce-overhead" uses them
         wherever they are possible and says why they are not, "max-autotune-no-cudagraphs" never.
     options: {"recompile_limit": n}: entries per function before it runs eagerly (8);
@@ -76,58 +92,96 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
         everything again that can be (docs/training.md);
         {"fixed_sizes": n}: choices of sizes that are compiled for themselves in the background
         where that is faster, of a graph that serves a range (4; docs/dynamic.md).
+        What torch's own compiler is asked for that changes no result is accepted (docs/surface.md).
+    name: accepted; what is compiled is called after the function.
     disable: give the model back as it is.
+    recompile_limit: the same as in `options`.
+    isolate_recompiles: share no entries with other calls of compile() for the same function.
     Errors: TypeError or ValueError that names the argument.
     """
-    chosen = options_of(fullgraph, dynamic, backend, mode, options, disable)
+    chosen = options_of(fullgraph, dynamic, backend, mode, options, disable, recompile_limit,
+                        isolate_recompiles)  # fmt: skip
     if model is None:
         return lambda fn: _compile(fn, chosen, disable)
     return _compile(model, chosen, disable)
 
 
-def options_of(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any,
-               disable: Any) -> Options:  # fmt: skip
-    for name, value in (("fullgraph", fullgraph), ("disable", disable)):
-        if not isinstance(value, bool):
-            raise UsageTypeError("W401", f"{name} must be a bool, not {type(value).__name__}")
-    if dynamic is not None and not isinstance(dynamic, bool):
-        raise UsageTypeError("W401", "dynamic must be None or a bool, not "
-                                     f"{type(dynamic).__name__}")  # fmt: skip
-    if mode not in MODES:
+def options_of(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any, disable: Any,
+               limit: Any = None, apart: Any = False) -> Options:  # fmt: skip
+    """How the stages are to compile. Errors: UsageError, UsageTypeError that name the argument."""
+    _check_kinds(fullgraph, dynamic, options, disable, limit, apart)
+    given, cfg = dict(options or {}), config.current()
+    made, taken = _backend(backend, mode, given)
+    if mode not in MODES and "mode" not in taken:
         raise UsageError("W401", f"mode is {mode!r}, not one of {', '.join(map(repr, MODES))}")
-    if options is not None and not isinstance(options, dict):
-        raise UsageTypeError("W401", f"options must be a dict, not {type(options).__name__}")
-    for name, value in (options or {}).items():
-        if name not in OPTION_TYPES:
+    for name in given:
+        if name not in OPTION_TYPES and "options" not in taken:
             raise UsageError("W401", f"options has the unknown key {name!r}; known: "
                                      f"{', '.join(OPTION_TYPES)}")  # fmt: skip
-        kind = (int, float) if OPTION_TYPES[name] is float else OPTION_TYPES[name]
-        if not isinstance(value, kind):
-            raise UsageTypeError("W401", f"options[{name!r}] must be {OPTION_TYPES[name].__name__}")
-    cfg, given = config.current(), options or {}
-    limit = given.get("recompile_limit", cfg.recompile_limit)
+    for name, value in given.items():
+        kind = OPTION_TYPES.get(name, object)
+        if not isinstance(value, (int, float) if kind is float else kind):
+            raise UsageTypeError("W401", f"options[{name!r}] must be {kind.__name__}")
+    most = given.get("recompile_limit", cfg.recompile_limit) if limit is None else limit
     budget = given.get("memory_budget", cfg.memory_budget)
     if not 0 <= budget <= 1:
         raise UsageError("W401", f"options['memory_budget'] is {budget}, not from 0 to 1")
     graph = GraphSettings(given.get("freeze", cfg.freeze),
                           given.get("cudagraphs", CUDA_GRAPHS.get(mode)), budget,
                           given.get("fixed_sizes"))  # fmt: skip
-    return Options(_backend(backend), fullgraph, dynamic, limit, graph)
+    return Options(made, fullgraph, dynamic, most, graph, object() if apart else None)
 
 
-def _backend(backend: Any) -> Backend:
-    if backend in ("torchweld", "inductor"):
-        return weld_backend
-    if backend == "eager":
-        return eager_backend
+def _check_kinds(fullgraph: Any, dynamic: Any, options: Any, disable: Any, limit: Any,
+                 apart: Any) -> None:  # fmt: skip
+    flags = {"fullgraph": fullgraph, "disable": disable, "isolate_recompiles": apart}
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise UsageTypeError("W401", f"{name} must be a bool, not {type(value).__name__}")
+    if dynamic is not None and not isinstance(dynamic, bool):
+        raise UsageTypeError("W401", "dynamic must be None or a bool, not "
+                                     f"{type(dynamic).__name__}")  # fmt: skip
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise UsageError("W401", f"recompile_limit is {limit!r}, not a number from 1 on")
+    if options is not None and not isinstance(options, dict):
+        raise UsageTypeError("W401", f"options must be a dict, not {type(options).__name__}")
+
+
+def _backend(backend: Any, mode: Any, options: dict[str, Any]) -> tuple[Backend, set[str]]:
+    """The backend, and which of mode and options it takes itself; what is not ours and changes
+    nothing is taken out of the options."""
+    if backend in ("torchweld", "inductor", "eager", None):
+        for name in list(options):
+            value = options.pop(name)
+            if name in SAME_AS:
+                options.setdefault(SAME_AS[name], value)
+            elif name not in NO_EFFECT and not name.startswith(NO_EFFECT_GROUPS):
+                options[name] = value
+        return eager_backend if backend == "eager" else weld_backend, set()
     if isinstance(backend, str):
         from torchweld.workbench.adapter import resolve_backend
 
-        return resolve_backend(backend)
-    if not callable(backend):
+        found: Backend = resolve_backend(backend)
+    elif callable(backend):
+        found = backend
+    else:
         raise UsageTypeError("W401", f"backend must be a name or a callable, not {backend!r}")
-    made: Backend = backend
-    return made
+    wanted = {"mode": mode, "options": dict(options)}
+    taken = {name for name in _parameters(found) if wanted.get(name)}
+    if not taken:
+        return found, taken
+    return functools.partial(found, **{name: wanted[name] for name in taken}), taken
+
+
+def _parameters(fn: Callable[..., Any]) -> set[str]:
+    """The names that a callable can be given arguments by."""
+    try:
+        found = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # written in C
+        return set()
+    if any(p.kind is p.VAR_KEYWORD for p in found.values()):
+        return {"mode", "options", *found}
+    return set(found)
 
 
 def _compile(model: Any, options: Options, disabled: bool) -> Any:
@@ -141,7 +195,7 @@ def _compile(model: Any, options: Options, disabled: bool) -> Any:
     if mark is not None and mark[0] is Mark.DISABLED:
         return model
     if isinstance(model, torch.nn.Module):
-        return _module(model, options)
+        return model if isinstance(model, torch.jit.ScriptModule) else _module(model, options)
     if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
         return _shared(model.__func__, options).__get__(model.__self__)
     if isinstance(model, types.MethodType) and isinstance(model.__func__, Dispatcher):
@@ -154,7 +208,7 @@ def _compile(model: Any, options: Options, disabled: bool) -> Any:
 def _key(options: Options) -> tuple[object, ...]:
     """Equal for options that compile alike; what it names lives as long as the options do."""
     return (id(options.backend), options.fullgraph, options.dynamic, options.recompile_limit,
-            options.graph)  # fmt: skip
+            options.graph, options.apart)  # fmt: skip
 
 
 def _shared(fn: types.FunctionType, options: Options) -> Dispatcher:

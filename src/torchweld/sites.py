@@ -33,13 +33,14 @@ _OWN = (weld_backend, eager_backend)  # which know of sizes that only the data d
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one function is compiled."""
+    """How one function is compiled. apart: an object of its own, if it shares no entries."""
 
     backend: Backend = weld_backend
     fullgraph: bool = False
     dynamic: bool | None = None
     recompile_limit: int = 8
     graph: GraphSettings = field(default_factory=GraphSettings)
+    apart: object = None
 
 
 @dataclass(slots=True, eq=False)

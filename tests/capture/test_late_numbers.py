@@ -220,6 +220,12 @@ SIZES = {
     "size": (lambda x, n: x.new_zeros(n, 2), 2),
     "sizes": (lambda x, n: x.new_zeros((n, n)) + n, 3),
     "slice": (lambda x, n: x[:n], 2),
+    "index": (lambda x, n: torch.cat([x, x])[n] + 1, 2),
+    "indices": (lambda x, n: x.repeat(4, 4, 1)[n, ..., None, :2, 0], 2),
+    "list": (lambda x, n: torch.tensor([n, 2, n + 1]) * x, 2),
+    "filled": (lambda x, n: torch.full((3,), n) * x + x.new_full((3,), n / 2), 2),
+    "order": (lambda x, n: x.new_zeros(max([n, n + 1, 2])), 2),
+    "equal elements": (lambda x, n: x == n, 2),
 }
 
 
@@ -227,6 +233,46 @@ SIZES = {
 def test_integer_that_is_a_size_is_guarded_by_what_it_decides(name):
     fn, made = SIZES[name]
     calls(fn, *((X, n) for n in (0, 1, 2, 3, 1, 3)), made=made)
+
+
+def write(x, n):
+    y = x.repeat(4, 2)
+    y[:, n] = 5.0
+    y[n] += y[0, n].clone()
+    return y
+
+
+def test_elements_that_a_number_chooses_are_written_by_one_graph():
+    calls(write, *((X, n) for n in (0, 1, 2, 3, 1, 3)), made=2)
+
+
+def test_the_larger_of_two_numbers_is_a_relation():
+    def padded(x, lengths):
+        return x.new_zeros(max(lengths), 2)
+
+    pairs = ((2, 3), (4, 6), (5, 7), (7, 5), (9, 2))
+    calls(padded, *((X, list(pair)) for pair in pairs), made=3)
+
+
+@pytest.mark.parametrize("n", [4, -5])
+def test_a_place_that_is_not_there_is_eagers_error(n):
+    compiled = torchweld.compile(lambda x, n: x[n] + 1)
+    for good in (1, 2, 3):
+        compiled(torch.ones(4), good)
+    with pytest.raises(IndexError, match="out of"):
+        compiled(torch.ones(4), n)
+
+
+def test_a_number_that_a_branch_has_fixed_is_still_an_input():
+    def f(x, n):
+        return x.new_zeros(n) + (x.sum() if n == 3 else x.mean())
+
+    torchweld.reset()
+    compiled = torchweld.compile(f)
+    for n in (1, 2, 3, 4, 3):
+        same(compiled(X, n), f(X, n))
+    counts = torchweld.statistics()
+    assert (counts["aten_graphs"], counts["internal_errors"]) == (0, 0)
 
 
 def test_a_number_that_stays_the_same_is_a_constant():

@@ -77,7 +77,7 @@ class StateChanged(Unsupported):
     """Another thread changed what the capture had read: this once, eager does it."""
 
 
-class FullGraphError(WeldError):
+class FullGraphError(WeldError, RuntimeError):
     """A graph break although the user asked for one whole graph."""
 
 

@@ -170,6 +170,9 @@ def _not_ordered(symbol: str, a: Value, b: Value) -> None:
 def plain_compare(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None) -> None:
     """A comparison that runs no user code, element by element for containers."""
     late = cap.late.decide(symbol, a, b)
+    if late is None and cap.late.active:  # of two integers, it is a relation of sizes
+        answer = cap.sizes.compute(COMPARE[symbol][0], (a, b))
+        late = None if answer is NotImplemented else bool(answer)
     if late is not None:
         cap.deliver(boolean(late) if isinstance(late, bool) else Const(late), cont)
         return

@@ -51,7 +51,7 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.number import SAMPLE, GraphNumber
-from torchweld.capture.values.unread import UnreadTensor
+from torchweld.capture.values.unread import PassedTensor, UnreadTensor
 from torchweld.capture.watchful import WatchfulMode, check_outs
 from torchweld.ir.expr import Expr
 from torchweld.ir.fake import decomposing, whole
@@ -63,7 +63,7 @@ from torchweld.ir.size_makers import counted_mask
 from torchweld.ir.size_node import expr_of, hint_of, node_of
 from torchweld.ir.size_node import symbolic as symbolic_number
 from torchweld.ir.sizes import UnknownSizeError
-from torchweld.ir.source import Source
+from torchweld.ir.source import Source, is_passed
 
 # a multi-tensor result is unpacked only to this depth
 _MAX_NESTING = 4
@@ -149,7 +149,8 @@ class GraphBuilder:
         node = self._placeholder(self._name(source.text()))
         node.meta[VAL] = fake
         kind = type(real)
-        value = TensorValue(node, fake, kind, source)
+        value = PassedTensor(node, fake, kind, source) if is_passed(source) and form is None else (
+            TensorValue(node, fake, kind, source))  # fmt: skip
         unread = self.unread.pop(id(real), None)
         if unread is not None:
             unread.found, value = value, unread
@@ -161,6 +162,21 @@ class GraphBuilder:
         self.reals[id(value)] = real
         self.kept.append(fake)
         return value
+
+    def drop_idle(self) -> dict[Source, type]:
+        """Let arguments that nobody has looked at be no inputs. Gives these, with their classes."""
+        idle = [i for i, (_, v, _) in enumerate(self.inputs)
+                if isinstance(v, PassedTensor) and not v.looked and not v.node.users]  # fmt: skip
+        dropped: dict[Source, type] = {}
+        for i in reversed(idle):
+            source, value, _ = self.inputs.pop(i)
+            assert isinstance(value, PassedTensor)
+            value.dropped = True
+            del self.versions[i], self.tensors[source]
+            self.places.remove(source)
+            self.root.erase_node(value.node)
+            dropped[source] = value.kind
+        return dropped
 
     def _fake(self, real: torch.Tensor) -> torch.Tensor:
         """The fake of a real tensor. Tensors that share memory have fakes that share memory."""
@@ -432,7 +448,7 @@ class GraphBuilder:
         """The Value of an operator's result; tensors inside containers become getitem nodes."""
         if isinstance(result, torch.Tensor):
             return self._tensor(node, result, at)
-        if result is None or isinstance(result, _PLAIN):
+        if result is None or isinstance(result, PLAIN):
             return Const(result)
         if node_of(result) is not None:
             return number_value(result)
@@ -527,8 +543,8 @@ class GraphBuilder:
             return self.number(x)
         if isinstance(x, GraphNumber) and not self.bodies:
             return x.node
-        if type(x) is Const and isinstance(x.obj, type) and x.obj in _DTYPES:
-            return _DTYPES[x.obj]
+        if type(x) is Const and isinstance(x.obj, type) and x.obj in DTYPES:
+            return DTYPES[x.obj]
         return self._convert(x, lambda t: self.node_of(t) if isinstance(t, TensorValue) else (
             self.size(t)))  # fmt: skip
 
@@ -540,7 +556,7 @@ class GraphBuilder:
             return plain_number(x.now)  # where a size is needed, it has become one
         if isinstance(x, GraphNumber):
             return SAMPLE
-        if type(x) is Const and isinstance(x.obj, type) and x.obj in _DTYPES:
+        if type(x) is Const and isinstance(x.obj, type) and x.obj in DTYPES:
             return x.obj  # it decides whether it takes a class here
         return self._convert(x, lambda t: t.fake if isinstance(t, TensorValue) else t.number)
 
@@ -569,16 +585,11 @@ class GraphBuilder:
             case Const() if isinstance(x.obj, slice):
                 parts = (x.obj.start, x.obj.stop, x.obj.step)
                 return slice(*(p.item() if isinstance(p, np.generic) else p for p in parts))
-            case Const() if isinstance(x.obj, _ARGUMENT) or x.obj is None or _is_function(x.obj):
+            case Const() if isinstance(x.obj, ARGUMENT) or x.obj is None or is_function(x.obj):
                 return x.obj
             case Lazy():
                 return self._convert(self.force(x), leaf)
         raise NotConstant
-
-
-def _is_function(obj: object) -> bool:
-    """A function of torch or a dtype-like class may be an argument (activation=F.relu)."""
-    return callable(obj) and str(getattr(obj, "__module__", "")).split(".")[0] in ("torch", "math")
 
 
 def _holds_tensor(x: object) -> bool:
@@ -590,10 +601,3 @@ def _holds_tensor(x: object) -> bool:
 
 def _version(x: torch.Tensor) -> int:
     return 0 if x.is_inference() else x._version
-
-
-_PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
-          torch.memory_format)  # fmt: skip
-_ARGUMENT = (*_PLAIN, slice, type(Ellipsis), range)
-_DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64,
-                                    complex: torch.complex128}  # for torch  # fmt: skip

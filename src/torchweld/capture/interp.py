@@ -155,6 +155,15 @@ def _passing(cap: Capture) -> Guard | None:
     return found
 
 
+def _forget_idle(cap: Capture) -> None:
+    """Of an argument that nobody has looked at, only the class matters."""
+    idle = cap.builder.drop_idle()
+    for key, guard in list(cap.guards.items()) if idle else ():
+        if guard.kind == "tensor" and guard.source in idle:
+            del cap.guards[key]
+            cap.add_guard("type", guard.source, idle[guard.source], guard.why)
+
+
 def _end_questions(cap: Capture) -> SizeEnv:
     """What is known of sizes; what is asked from now on, later stages ask."""
     env = cap.sizes.env
@@ -175,7 +184,7 @@ def _check_hooked(cap: Capture) -> None:
 
 
 def _check_left(cap: Capture, inference: bool) -> None:
-    """Refuse a frame that leaves something open that it cannot."""
+    """Refuse a frame that leaves something open that it cannot; forget what it did not need."""
     if torch.is_inference_mode_enabled() != inference:
         raise left_in_inference(cap)
     if any(cap.handles):
@@ -185,6 +194,7 @@ def _check_left(cap: Capture, inference: bool) -> None:
         raise Stuck("W107", why, cap.loc(), cap.birth(cap.devices))
     if cap.held and not cap.stop:
         raise refuse("W107", "the frame ends with a lock held", cap.loc())
+    _forget_idle(cap)
 
 
 def nowhere() -> Loc:

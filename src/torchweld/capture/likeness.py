@@ -29,6 +29,7 @@ from torchweld.capture.values.base import (
     TensorValue,
     TupleValue,
 )
+from torchweld.capture.values.unread import PassedTensor, twin_of
 from torchweld.ir.expr import Expr
 from torchweld.ir.nested import memory_of
 from torchweld.ir.size_node import expr_of
@@ -96,7 +97,7 @@ def _constant(obj: Any) -> Any:
 
 
 def _tensor(like: Likeness, x: TensorValue) -> None:
-    fake: Any = x.fake
+    fake: Any = twin_of(x)
     if fake.constant is not None or fake.is_conj() or fake.is_neg():
         raise Unlike
     like.say("tensor", x.kind, x.source is None, *looks(fake), like.memory(fake))
@@ -211,7 +212,8 @@ def _function(like: Likeness, x: FunctionValue) -> None:
 
 
 _WALKS: dict[type, Callable[[Likeness, Any], None]] = {
-    TensorValue: _tensor, Lazy: _lazy, ListValue: _list, TupleValue: _tuple, DictValue: _dict,
-    SetValue: _set, InstanceValue: _instance, SliceValue: _slice, BoundValue: _bound,
+    TensorValue: _tensor, PassedTensor: _tensor, Lazy: _lazy, ListValue: _list,
+    TupleValue: _tuple, DictValue: _dict, SetValue: _set, InstanceValue: _instance,
+    SliceValue: _slice, BoundValue: _bound,
     PartialValue: _partial, CellValue: _cell, FunctionValue: _function, SizeValue: _size,
 }  # fmt: skip

@@ -35,7 +35,7 @@ from torchweld.capture.values.base import (
     TensorValue,
 )
 from torchweld.capture.values.number import GraphNumber, RangeValue
-from torchweld.capture.values.unread import UnreadTensor
+from torchweld.capture.values.unread import is_no_input
 from torchweld.ir.conditions import Junction, Relation
 from torchweld.ir.region import Finish
 from torchweld.ir.source import Source
@@ -107,8 +107,7 @@ class Residual:
         return name
 
     def tensor(self, x: TensorValue) -> str:
-        unread = isinstance(x, UnreadTensor) and x.found is None
-        source = x.source if unread else self._inputs.get(id(x))
+        source = x.source if is_no_input(x) else self._inputs.get(id(x))
         if source is not None:
             return self.param(source)
         if id(x) in self.names:

@@ -27,6 +27,7 @@ from torchweld.capture.values.base import (
     TupleValue,
     Value,
 )
+from torchweld.capture.values.unread import look_alike, twin_of
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.nested import memory_of
 from torchweld.ir.size_node import is_number
@@ -59,7 +60,7 @@ class Copied:
         self.writes = of.after.writes
         self.memories: dict[int, int] = {}
         given = [v for v in of.like.values if isinstance(v, TensorValue)]
-        old = {memory_of(v.fake) for v in given}
+        old = {memory_of(twin_of(v)) for v in given}
         self.usable = self._is_closed(cap, {v.node for v in given}, old)
         if self.usable:
             written = set(cap.builder.mode.writes[of.before.writes : of.after.writes])
@@ -119,6 +120,8 @@ class Copied:
     def repeat(self, cap: Capture, given: list[tuple[Any, Any]], moved: Moved,
                lines: dict[Loc, Loc]) -> Repeated:  # fmt: skip
         """Add the nodes once more. given: the values in the arguments, the slice's own first."""
+        for old, new in given:
+            look_alike(new, old)
         out = Repeated(cap, given, moved)
         for node in self.nodes:
             if node.op == "placeholder":
@@ -173,7 +176,7 @@ class Repeated:
 
     def give(self, old: TensorValue, new: TensorValue) -> None:
         self.nodes[old.node] = new.node
-        self.fakes[id(old.fake)] = new.fake
+        self.fakes[id(twin_of(old))] = twin_of(new)
 
     def node(self, old: Node) -> Node:
         """The node in the place of one of the slice, or of one that it was given or read."""

@@ -29,6 +29,7 @@ from torchweld.capture.values.base import (
     TupleValue,
     Value,
 )
+from torchweld.capture.values.unread import look_alike
 from torchweld.capture.wrap import keys_in_order
 from torchweld.frame.program import tensor_codes
 from torchweld.ir.guard import Guard
@@ -351,6 +352,7 @@ class Moved:
         for at, value in self.facts.objects:
             if id(self.reals[at]) not in cap.objects:
                 self._know(self.reals[at], sources[at], value)
+            look_alike(cap.objects.get(id(self.reals[at])), value)
 
     def _know(self, real: Any, source: Source, like: Value) -> None:
         cap = self.cap

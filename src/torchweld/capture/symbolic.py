@@ -93,6 +93,15 @@ def number_value(x: Any) -> Const:
     return SizeValue(x) if isinstance(x, torch.SymInt | torch.SymFloat) else Const(x)
 
 
+def _round(x: Any, digits: int | None = None) -> Any:
+    """round(x, digits): torch's rounds an integer to no tens, hundreds and so on."""
+    node = node_of(x)
+    if digits is None or node is None or not node.is_int():
+        return round(x, digits)
+    tens = 10 ** -operator.index(digits) if operator.index(digits) < 0 else 1
+    return round(x / tens) * tens
+
+
 # functions of numbers, and how torch computes them of symbolic ones
 _CALLS: dict[Any, Callable[..., Any]] = {
     min: min, max: max, pow: pow, abs: abs, int: torch.sym_int, float: torch.sym_float,
@@ -100,7 +109,7 @@ _CALLS: dict[Any, Callable[..., Any]] = {
     math.ceil: math.ceil, math.trunc: math.trunc, torch.sym_int: torch.sym_int,
     torch.sym_float: torch.sym_float, torch.sym_max: max, torch.sym_min: min,
     math.sqrt: torch.sym_sqrt if hasattr(torch, "sym_sqrt") else torch._sym_sqrt,  # type: ignore[attr-defined]
-    divmod: lambda a, b: (a // b, a % b), operator.index: lambda a: a, round: round,
+    divmod: lambda a, b: (a // b, a % b), operator.index: lambda a: a, round: _round,
 }  # fmt: skip
 
 
@@ -197,9 +206,9 @@ class Sizes:
     def _size(self, x: torch.Tensor, source: Source, d: int) -> Expr:
         own = x.__dict__ if type(x) is torch.Tensor else {}
         least, most = 2, None
-        for dim, lo, hi in own.get("_dynamo_dynamic_range", ()):
-            if dim == d:
-                least, most = max(2, lo or 2), hi
+        for bounds in own.get("_dynamo_dynamic_range", ()):  # ours or torch's: no tuples there
+            if bounds.dim == d:
+                least, most = max(2, bounds.min or 2), bounds.max
         made = self.symbol(source, "size", d, int(x.shape[d]), least, most)
         if d in own.get("_dynamo_dynamic_indices", ()):
             self.promised[made] = self.readings[made]

@@ -30,7 +30,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
-from torchweld.capture.values.unread import UnreadTensor
+from torchweld.capture.values.unread import PassedTensor, UnreadTensor
 
 # read from the metadata: no node
 _METADATA = frozenset((
@@ -257,6 +257,8 @@ def _varying_place(cap: Capture, x: Slot) -> SizeValue | None:
 def _is_plain_index(x: Slot) -> bool:
     if isinstance(x, SliceValue):
         return True
+    if isinstance(x, TensorValue):  # torch takes places that are numbers first
+        return x.fake.dtype not in (torch.bool, torch.uint8)
     return isinstance(x, Const) and (
         x.cls() in (int, slice, types.NoneType, types.EllipsisType))  # fmt: skip
 
@@ -332,4 +334,5 @@ def _places(cap: Capture, mask: TensorValue) -> list[Value]:
 
 GETATTR.add(TensorValue, tensor_attr)
 GETATTR.add(UnreadTensor, tensor_attr)
+GETATTR.add(PassedTensor, tensor_attr)
 register_methods()

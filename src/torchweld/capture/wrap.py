@@ -60,7 +60,16 @@ from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.weak_keys import weak_key
 from torchweld.frame.points import CALLEE
 from torchweld.frame.program import tensor_codes
-from torchweld.ir.source import Applied, Attr, CellContents, InstanceDict, Item, Local, Source
+from torchweld.ir.source import (
+    Applied,
+    Attr,
+    CellContents,
+    InstanceDict,
+    Item,
+    Local,
+    Source,
+    is_passed,
+)
 
 Wrapper = Callable[[Capture, Any, Source], Value]
 WRAPPERS: Registry[type, Wrapper] = Registry("wrappers by exact type")
@@ -79,7 +88,7 @@ IDENTITY = (
 def wrap(cap: Capture, obj: object, source: Source) -> Value:
     """The Value of an object from outside. One object gives one Value, whatever its source."""
     kind = type(obj)
-    if kind is str and _is_passed(source):
+    if kind is str and is_passed(source):
         cap.guard("type", source, str)
         return Loose(obj, cap.guard, source, "equal")
     if kind in _BY_VALUE:
@@ -98,13 +107,6 @@ def wrap(cap: Capture, obj: object, source: Source) -> Value:
 
 
 _BY_VALUE = frozenset(IMMUTABLE)
-
-
-def _is_passed(source: Source) -> bool:
-    """Whether a path leads to an argument, or to an item of one: many are only passed on."""
-    while type(source) is Item:
-        source = source.base
-    return type(source) is Local
 
 
 def _stable(obj: object) -> bool:

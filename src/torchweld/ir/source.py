@@ -168,3 +168,10 @@ class TypeOf(Source):
 
     def text(self) -> str:
         return f"type({self.base.text()})"
+
+
+def is_passed(source: Source) -> bool:
+    """Whether a path leads to an argument, or to an item of one: many are only passed on."""
+    while type(source) is Item:
+        source = source.base
+    return type(source) is Local

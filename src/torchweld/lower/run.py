@@ -60,7 +60,7 @@ def lower(pair: GraphPair) -> LoopGraph:
 
 def _input(b: Builder, node: Node) -> Buffer:
     val = node.meta.get(VAL)
-    if isinstance(val, torch.SymInt):  # a Python number, which is passed as a tensor
+    if isinstance(val, torch.SymInt | int):  # a Python number, which is passed as a tensor
         return b.buffer(Spec((), (), DType.I64, "cpu"), "", "input")
     if not isinstance(val, torch.Tensor):
         raise LoweringError("W201", f"input {node.name} is not a tensor", at=_loc(node))

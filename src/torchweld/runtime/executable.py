@@ -66,6 +66,55 @@ class Executable(Protocol):
     def trim(self) -> None: ...
 
 
+class WithInts:
+    """A Program without symbolic sizes that gets ints at `numbers`: what they are is guarded."""
+
+    def __init__(self, main: Executable, numbers: frozenset[int]) -> None:
+        self.main = main
+        self.numbers = numbers
+
+    @property
+    def driver(self) -> str:
+        return self.main.driver
+
+    @property
+    def program(self) -> Program:
+        return self.main.program
+
+    @property
+    def saves(self) -> bool:
+        return self.main.saves
+
+    @property
+    def explain(self) -> Callable[..., object] | None:
+        return self.main.explain
+
+    @explain.setter
+    def explain(self, fn: Callable[..., object] | None) -> None:
+        self.main.explain = self._with_ints(fn)
+
+    @property
+    def eager(self) -> Callable[..., object] | None:
+        return self.main.eager
+
+    @eager.setter
+    def eager(self, fn: Callable[..., object] | None) -> None:
+        self.main.eager = self._with_ints(fn)
+
+    def _with_ints(self, fn: Callable[..., object] | None) -> Callable[..., object] | None:
+        if fn is None:
+            return None
+        given = self.numbers
+        return lambda *xs: fn(*(int(x) if i in given else x for i, x in enumerate(xs)))
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        given = self.numbers
+        return self.main(*(torch.tensor(x) if i in given else x for i, x in enumerate(inputs)))
+
+    def trim(self) -> None:
+        self.main.trim()
+
+
 @functools.lru_cache(maxsize=8)
 def store_for(root: Path | None) -> Store:
     """The one Store of a cache folder, so that what is reported once is reported once."""
@@ -157,7 +206,8 @@ def make_executable(
     built = build_sources(program, cfg, include_dir)
     wish = _Wish(cfg, include_dir, static, graphs, lending, borrowing, program.sizes is not None)
     if program.sizes is None:
-        return _on_driver(program, built, wish)
+        plain = _on_driver(program, built, wish)
+        return WithInts(plain, numbers) if numbers else plain
     visitor = _visitor(program, built, wish)
     made = replace(wish, lending=None) if visitor is None and _saves(wish) else wish
     fixing = None if fixed is None else _Fixing(_Preparing(fixed, cfg, include_dir), made)

@@ -114,7 +114,8 @@ def _made_by(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | Non
             return
         graph_call(cap, torch.as_tensor, args, kwargs, cont)
         return
-    if cap.sizes.symbolic and tensor_of_sizes(cap, [cap.unwrap(a) for a in args], kwargs, cont):
+    varies = cap.sizes.symbolic or cap.late.active
+    if varies and tensor_of_sizes(cap, [cap.unwrap(a) for a in args], kwargs, cont):
         return
     try:
         if not _is_open(args[0]):

@@ -1,4 +1,4 @@
-"""UnreadTensor: a tensor from outside that is no input of the graph yet."""
+"""Tensors from outside that the graph may not need."""
 
 from __future__ import annotations
 
@@ -41,3 +41,41 @@ class UnreadTensor(TensorValue):
     @property
     def kind(self) -> type:  # type: ignore[override]
         return self.known().kind
+
+
+class PassedTensor(TensorValue):
+    """An argument: an input of the graph, until it turns out that nobody has looked at it.
+
+    looked: whether somebody asked for its metadata, or recorded an operator with it. dropped:
+    nobody did, so that it is no input after all.
+    """
+
+    __slots__ = ("dropped", "looked", "twin")
+
+    def __init__(self, node: Node, fake: torch.Tensor, kind: type, source: Source) -> None:
+        Value.__init__(self, source)
+        self.node, self.twin, self.kind = node, fake, kind
+        self.looked = self.dropped = False
+
+    @property
+    def fake(self) -> torch.Tensor:  # type: ignore[override]
+        self.looked = True
+        return self.twin
+
+
+def twin_of(x: TensorValue) -> torch.Tensor:
+    """The fake of a tensor, for one who only compares it: that is no look at it."""
+    return x.twin if isinstance(x, PassedTensor) else x.fake
+
+
+def look_alike(x: object, other: object) -> None:
+    """What stands in the place of `other` is looked at if that one is."""
+    if isinstance(x, PassedTensor) and not (isinstance(other, PassedTensor) and not other.looked):
+        x.looked = True
+
+
+def is_no_input(x: TensorValue) -> bool:
+    """Whether a tensor from outside is none of the graph's inputs."""
+    if isinstance(x, UnreadTensor):
+        return x.found is None
+    return isinstance(x, PassedTensor) and x.dropped
