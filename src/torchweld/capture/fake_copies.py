@@ -151,3 +151,8 @@ def symbolic_twin(mode: FakeTensorMode, real: torch.Tensor, sizes: tuple[Any, ..
         steps = ((n - 1) * s for n, s in zip(sizes, strides, strict=True))
         whole = torch.empty((1 + sum(steps),), dtype=real.dtype, device=real.device)
         return whole.requires_grad_().clone().as_strided(sizes, strides)
+
+
+def version_of(x: torch.Tensor) -> int:
+    """How often a tensor was written to; of tensors of inference_mode nobody counts."""
+    return 0 if x.is_inference() else x._version

@@ -22,9 +22,10 @@ from torch.nn import functional as F
 
 from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
+from torchweld.capture.argument_kinds import ARGUMENT, DTYPES, PLAIN, is_function
 from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
 from torchweld.capture.by_data import Computed, Made
-from torchweld.capture.fake_copies import FakeMaker, symbolic_twin
+from torchweld.capture.fake_copies import FakeMaker, symbolic_twin, version_of
 from torchweld.capture.late import (
     LateNumber,
     LateNumbers,
@@ -157,7 +158,7 @@ class GraphBuilder:
         self.inputs.append((source, value, real))
         self.tensors[source] = value
         self.places.append(source)
-        self.versions.append(_version(fake))
+        self.versions.append(version_of(fake))
         self.origin[node] = self.by_fake[id(fake)] = value
         self.reals[id(value)] = real
         self.kept.append(fake)
@@ -242,7 +243,7 @@ class GraphBuilder:
         """Positions of the inputs whose data an operator of the graph wrote."""
         written = self.mode.written
         return [i for i, (_, v, _) in enumerate(self.inputs)
-                if _version(v.fake) != self.versions[i] or (
+                if version_of(v.fake) != self.versions[i] or (
                     written and memory_of(v.fake) in written)]  # fmt: skip
 
     def _placeholder(self, name: str) -> Node:
@@ -276,7 +277,7 @@ class GraphBuilder:
             self._check_outs(kwargs["out"], target, real_args, real_kwargs, at)
         self.mode.maker = self.sizes.data.maker if self.takes_data else None
         given_fakes = tensors_in((real_args, real_kwargs), FakeTensor)
-        versions = [_version(x) for x in given_fakes]
+        versions = [version_of(x) for x in given_fakes]
         writes, draws = len(self.mode.writes), self.mode.draws
         first, runs = len(self.sizes.data.maker.made), self.sizes.data.maker.runs
         result = self.run(op, target, real_args, real_kwargs, at)
@@ -287,7 +288,7 @@ class GraphBuilder:
         # versions say it where there are any: what an operator is made of is not always looked at
         noted = self.mode.writes[writes:]
         written = {memory_of(x) for x, v in zip(given_fakes, versions, strict=True)
-                   if (memory_of(x) in noted if x.is_inference() else _version(x) != v)}
+                   if (memory_of(x) in noted if x.is_inference() else version_of(x) != v)}
         if written:
             found = (i for i, n in enumerate(node.all_input_nodes)
                      if not written.isdisjoint(memories_in(n.meta.get(VAL))))  # fmt: skip
@@ -597,7 +598,3 @@ def _holds_tensor(x: object) -> bool:
         return any(_holds_tensor(i) for i in x.values())
     return isinstance(x, torch.Tensor) or (
         isinstance(x, tuple | list) and any(map(_holds_tensor, x)))  # fmt: skip
-
-
-def _version(x: torch.Tensor) -> int:
-    return 0 if x.is_inference() else x._version
