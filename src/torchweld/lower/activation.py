@@ -183,7 +183,7 @@ def log_sigmoid(b: Builder, x: Tensor) -> tuple[Tensor, Tensor]:
 def glu(b: Builder, x: Tensor, dim: int = -1) -> Tensor:
     """First half times the sigmoid of the second."""
     d = wrap(dim, len(x.shape))
-    half = x.shape[d].value // 2
+    half = x.shape[d] // 2
     first, gate = sliced(x, d, 0, half), sliced(x, d, half, half)
 
     def body(idx: Idx) -> Val:

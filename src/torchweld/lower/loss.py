@@ -11,7 +11,7 @@ from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.gather import broadcast_shapes
 from torchweld.lower.reduce import Over, Read, combine
 from torchweld.lower.registry import reduction
-from torchweld.lower.tensor import Idx, Tensor, numel
+from torchweld.lower.tensor import Idx, Tensor
 from torchweld.lower.value import (
     Check,
     Val,
@@ -33,8 +33,7 @@ def _reduced(b: Builder, shape: Idx, body: Read, reduction: int) -> Tensor:
     if reduction == NONE:
         return b.emit(body)
     o = Over(shape, frozenset(range(len(shape))), False)
-    count = numel(shape)
-    return combine(b, "sum", o, body, after=(lambda v: v / count) if reduction == MEAN else None)
+    return combine(b, "sum", o, body, after=(lambda v: v / o.count) if reduction == MEAN else None)
 
 
 def _read(b: Builder, t: Tensor) -> Read:
