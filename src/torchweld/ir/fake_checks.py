@@ -219,8 +219,8 @@ _EVERYWHERE = frozenset((torch.float32, torch.float64, torch.bfloat16))
 _PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout,
           torch.memory_format)  # fmt: skip
 _GENERATORS = (torch.Tag.nondeterministic_seeded,)
+_INTERNAL = re.compile(r"::_(?!_)|backward|mkldnn|cudnn|miopen|quantized|rnn|lstm|gru")
 _KIND_SAYS = re.compile(r"not implemented for '|does not support|not supported|with a bool tensor")
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +256,12 @@ def _refused_kind(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 
 @lru_cache(maxsize=4096)
 def _asked(func: OpOverload) -> bool:
-    """Whether a call may be made: it draws no random numbers, and is one of ATen's own."""
-    return func.namespace == "aten" and not any(t in func.tags for t in _GENERATORS)
+    """Whether a call may be made with anything: it draws no random numbers, and users call it.
+
+    Operators that only ATen calls trust what they are given, such as a workspace.
+    """
+    drawn = any(t in func.tags for t in _GENERATORS)
+    return func.namespace == "aten" and not drawn and not _INTERNAL.search(func._schema.name)
 
 
 def _is_rare(x: Tensor) -> bool:
