@@ -37,6 +37,7 @@ WITH_TORCH = {
         "size_writer",
         "static_shapes",
         "steps",
+        "takes",
         "torch_functions",
     )
 }

@@ -11,18 +11,16 @@ from torch.fx import GraphModule, Node
 
 from torchweld.base.errors import Unsupported
 from torchweld.ir.graph import VAL
+from torchweld.ir.takes import TAKES
 
 _SETS: frozenset[Any] = frozenset((torch._C._set_grad_enabled, torch.set_grad_enabled))
 _ENTERS: Any = torch.autograd.grad_mode._enter_inference_mode
 _EXITS: Any = torch.autograd.grad_mode._exit_inference_mode
 
 
-TAKES: Any = torch.autograd.grad
-
-
 def takes_gradients(gm: GraphModule) -> bool:
     """Whether the graph holds a backward of its own."""
-    return any(n.target is TAKES for n in gm.graph.nodes)
+    return any(n.target in TAKES for n in gm.graph.nodes)
 
 
 def needs_autograd(
@@ -83,7 +81,7 @@ def inference_inputs(gm: GraphModule) -> tuple[int, ...]:
 
 
 def _records(node: Node, wants: set[Node]) -> bool:
-    if node.target == "requires_grad_" or node.target is TAKES:
+    if node.target == "requires_grad_" or node.target in TAKES:
         return True
     value = node.meta.get(VAL)
     known = [x for x in _flat(value) if isinstance(x, Tensor)]

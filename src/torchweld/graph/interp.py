@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
-from torchweld.graph.autograd import TAKES
 from torchweld.graph.fidelity import Fidelity
 from torchweld.graph.functional import is_wrapped, unwrap
 from torchweld.graph.layout import same_strides
@@ -40,6 +39,7 @@ from torchweld.ir.hooks import Pack
 from torchweld.ir.nested import Checkpointed, tensors_in
 from torchweld.ir.predicted import below_functionalization
 from torchweld.ir.size_node import fresh, is_number
+from torchweld.ir.takes import TAKES
 
 # Methods that change what a tensor is, not only what it holds.
 _REFUSED_METHODS = frozenset(
@@ -160,8 +160,8 @@ class Interpreter:
             raise Unsupported("W201", "an attribute of a tensor is set", at=at)
         if target in GRAD_MODE:
             return None if self._grad_modes is None else self._grad_modes.run(target, args)
-        if target is TAKES:
-            return taken(self.recorder, args, kwargs)
+        if target in TAKES:
+            return taken(self.recorder, target, args, kwargs)
         if target in AUTOCAST:
             return self._contexts.run(target, args, kwargs)
         if isinstance(target, HigherOrderOperator):
@@ -222,12 +222,12 @@ class Interpreter:
         return x
 
 
-def taken(recorder: Recorder, args: Any, kwargs: Any) -> Any:
+def taken(recorder: Recorder, target: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Gradients that the graph takes; their operators have the lines of what they come from."""
     recorder.backward, recorder.inner = True, True
     try:
         with torch.autograd.set_multithreading_enabled(False):
-            return TAKES(*args, **kwargs)
+            return target(*args, **kwargs)
     finally:
         recorder.backward = recorder.inner = False
 

@@ -404,6 +404,8 @@ def _again(what: Differentiable, ctx: Any, saved: Sequence[Tensor],
     """
     inputs = _inputs(what, ctx, saved)
     create = torch.is_grad_enabled()
+    for i in what.wanted:  # hooks of the inputs wait for what this gives
+        inputs[i] = _same(inputs[i])
     given = [_own(x, what, ctx, i) if i in what.written else x for i, x in enumerate(inputs)]
     with ExitStack() as stack:
         stack.enter_context(what.around())
@@ -421,6 +423,13 @@ def _again(what: Differentiable, ctx: Any, saved: Sequence[Tensor],
         [r for r, _ in pairs], [inputs[i] for i in what.wanted], [t for _, t in pairs],
         create_graph=create, allow_unused=True,
     )  # fmt: skip
+
+
+def _same(x: Tensor) -> Tensor:
+    """The tensor without its hooks, with its autograd history."""
+    with torch.enable_grad():
+        made: Tensor = torch.ops.aten.alias.default(x)
+    return made
 
 
 def _own(x: Tensor, what: Differentiable, ctx: Any, place: int) -> Tensor:

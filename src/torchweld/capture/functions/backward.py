@@ -7,7 +7,7 @@ of torch.autograd.grad; what a backward does to `.grad` of the leaves is kept in
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -35,10 +35,10 @@ from torchweld.capture.values.base import (
 )
 from torchweld.ir.hooks import Enter, Hook, Leave, Pack
 from torchweld.ir.source import Attr
+from torchweld.ir.takes import GRAD, grad_before_hooks
 
 Args = list[Value]
 Kwargs = dict[str, Value]
-_GRAD: Any = torch.autograd.grad
 _TOP_HOOKS: Any = torch._C._autograd._top_saved_tensors_default_hooks
 # what else happens with a gradient
 _HOOKS: dict[str, Any] = {
@@ -132,7 +132,8 @@ def _backward(cap: Capture, tensors: Value, gradients: Value, given: dict[str, V
     }
     order: list[int] = []
     with _noted(leaves, order) if any(hooks) else nullcontext():
-        found = _taken(cap, ends, leaves, gradients, options)
+        hooked = [x for x, theirs in zip(leaves, hooks, strict=True) if theirs]
+        found = _taken(cap, ends, leaves, gradients, options, hooked)
     if any(hooks):
         if create:
             raise refuse("W103", "hooks in a backward with create_graph=True", cap.loc())
@@ -321,6 +322,10 @@ def _guard_hooks(cap: Capture, x: TensorValue) -> None:
             cap.guard("equal", source, None)
         else:
             cap.guard("predicate", source, operator.not_)
+    if not real.is_leaf:
+        if real.retains_grad:
+            raise refuse("W103", "a gradient that is kept by retain_grad", cap.loc())
+        cap.guard("equal", Attr.make(x.source, "retains_grad"), False)
     _guard_dtype(cap, x, real)
 
 
@@ -334,11 +339,16 @@ def _guard_dtype(cap: Capture, x: TensorValue, real: torch.Tensor) -> None:
 
 
 def _taken(cap: Capture, ends: list[TensorValue], inputs: list[TensorValue], gradients: Value,
-           options: dict[str, Value]) -> list[Value]:  # fmt: skip
-    """The results of a node that calls torch.autograd.grad."""
+           options: dict[str, Value],
+           hooked: Sequence[TensorValue] = ()) -> list[Value]:  # fmt: skip
+    """The results of a node that calls torch.autograd.grad; hooked: inputs whose hooks the graph
+    calls itself."""
     args: Args = [TupleValue(list(ends)), TupleValue(list(inputs)), cap.unwrap(gradients)]
+    target = by_name(cap, GRAD)
+    if hooked and target is GRAD:
+        target, args = grad_before_hooks, [TupleValue([*hooked]), *args]
     with torch.autograd.set_multithreading_enabled(False):
-        made = cap.builder.call("call_function", by_name(cap, _GRAD), args, options, cap.loc())
+        made = cap.builder.call("call_function", target, args, options, cap.loc())
     assert isinstance(made, TupleValue)
     cap.backwards += 1
     cap.builder.differentiated = True
