@@ -11,6 +11,9 @@ from training_twin import assert_same
 
 import torchweld
 
+# the step that makes the optimizer's state is looked at, too
+pytestmark = pytest.mark.usefixtures("at_once")
+
 
 def make_step(model, read=lambda model, x: model(x)[0]):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

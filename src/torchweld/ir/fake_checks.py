@@ -219,7 +219,7 @@ _EVERYWHERE = frozenset((torch.float32, torch.float64, torch.bfloat16))
 _PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout,
           torch.memory_format)  # fmt: skip
 _GENERATORS = (torch.Tag.nondeterministic_seeded,)
-_INTERNAL = re.compile(r"::_(?!_)|backward|mkldnn|cudnn|miopen|quantized|rnn|lstm|gru")
+_INTERNAL = re.compile(r"::_(?!_|adaptive)|backward|mkldnn|cudnn|miopen|quantized|rnn|lstm|gru")
 _KIND_SAYS = re.compile(r"not implemented for '|does not support|not supported|with a bool tensor")
 
 
