@@ -108,8 +108,8 @@ def gpu_table(content: dict[str, Any]) -> str:
 
 
 def peak(result: dict[str, Any]) -> str:
-    """Megabytes that a process held at most."""
-    value = result.get("peak_bytes")
+    """Megabytes that were held at most: of the GPU's memory where there is one, else the host's."""
+    value = result.get("device_bytes") or result.get("peak_bytes")
     return number(None if value is None else value / (1 << 20))
 
 

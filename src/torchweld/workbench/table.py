@@ -27,7 +27,7 @@ def cells(name: str, result: Row) -> list[str]:
         _number(result.get("gb_per_s"), ".1f"),
         _number(result.get("kernels"), ".0f"),
         _number(result.get("first_s"), ".2f"),
-        _number(result.get("peak_bytes"), ",.0f", 1 / 2**20),
+        _number(result.get("device_bytes") or result.get("peak_bytes"), ",.0f", 1 / 2**20),
         _number(result.get("call_bytes"), ",.0f", 1 / 2**20),
         _number(result.get("gpu_us"), ",.0f"),
         _number(result.get("difference"), ".1e"),
