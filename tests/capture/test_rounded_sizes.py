@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 import torchweld
+from torchweld.entries import guards_of
 from torchweld.frame.program import Postfix
 from torchweld.pipeline import STATISTICS
-from torchweld.variation import guards_of
 
 SIZES = (10, 16, 25, 7, 33, 64, 5, 4, 3, 2, 100, 101)
 PROGRAMS = {

@@ -7,7 +7,7 @@ from torch_capture import capture, compare, targets
 from torchweld.base import config
 from torchweld.graph.decomps.foreach import BINARY, UNARY
 from torchweld.ir.program import GridLaunch
-from torchweld.pipeline import to_program
+from torchweld.programs import to_program
 
 A, B, C = (torch.rand(n) + 0.5 for n in ((3, 4), (5,), ()))
 D, E, F = (torch.rand(n) + 0.5 for n in ((3, 4), (5,), ()))

@@ -245,6 +245,13 @@ def test_what_the_kernel_does_not_take_is_left_to_eager(op, shape, dtype, refuse
         op(x)
 
 
+def test_a_number_and_a_truth_are_asked_about_apart():
+    x = FakeMode().from_tensor(torch.empty(3, dtype=torch.int64))
+    x - 1
+    with pytest.raises(UnsupportedFakeTensorException):
+        x - True
+
+
 def test_a_kernel_that_draws_numbers_is_not_asked():
     before = torch.get_rng_state()
     torch.bernoulli(FakeMode().from_tensor(torch.empty(0)))

@@ -75,7 +75,7 @@ def test_unknown_view_is_refused() -> None:
 
 def test_dtype_that_no_buffer_has_is_refused() -> None:
     with pytest.raises(LoweringError, match="W203"):
-        lower(graph(torch.ops.aten.relu.default, torch.ones(2, dtype=torch.uint16)))
+        lower(graph(torch.ops.aten.clone.default, torch.ones(2, dtype=torch.uint16)))
 
 
 def test_call_that_is_no_overload_is_refused() -> None:

@@ -25,7 +25,7 @@ X = torch.arange(4.0)
         (lambda x: (x + 1, int(x.sum())), "W102", "int"),
         (lambda x: (x + 1, x.tolist()), "W102", "tolist"),
         (lambda x: x + 1 if x.sum() > 0 else x, "W101", "graph runs"),
-        (lambda x: (x + 1, id(x + 2) > 0), "W107", "id"),
+        (lambda x: (x + 1, id(x + 2) > 0), "W107", "of int and int"),
         (lambda x: (x + 1, str(x)[0]), "W102", ""),
         (lambda x: (x + 1, f"{x}" == "a"), "W102", "looked at"),
         (lambda x: (x + 1, exec("1")), "W106", "builtin"),

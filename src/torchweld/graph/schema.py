@@ -161,7 +161,7 @@ _IN_PLACE_OPERATORS = frozenset(
 def writes_through_windows(node: Node) -> bool:
     """Whether a captured call writes to a tensor that `unfold` gave, or to a view of one."""
     written: Any = node.kwargs.get("out", node.args[0] if node.args else None)
-    if not writes_in_place(node) or not isinstance(written, Node):
+    if not writes_in_place(node) or not isinstance(written, Node) or VAL not in written.meta:
         return False
     memory = memory_of(written.meta[VAL])
     while isinstance(written, Node) and memory in memories_in(written.meta.get(VAL)):

@@ -193,6 +193,7 @@ def _repeated_place(func: OpOverload, args: Args) -> str | None:
     x = args[written]
     repeated = any(guard_or_false(step == 0) and guard_or_true(n > 1)
                    for n, step in zip(x.shape, x.stride(), strict=True))  # fmt: skip
+    repeated = repeated and not any(guard_or_false(n == 0) for n in x.shape)
     return "elements that are one place, changed in place" if repeated else None
 
 
@@ -249,7 +250,8 @@ def _refused_kind(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
         return None
     try:
         named = tuple((k, _changed(v, Tensor, _looks(small))) for k, v in sorted(kwargs.items()))
-        return _answer(func, _changed(tuple(args), Tensor, _looks(small)), named, empty)
+        given = _changed(tuple(args), Tensor, _looks(small))
+        return _answer(func, given, named, empty, _changed((given, named), (_Like, *_PLAIN), type))
     except TypeError:  # an argument that cannot be remembered
         return None
 
@@ -287,8 +289,11 @@ def _looks(small: bool) -> Callable[[Tensor], _Like]:
 
 @lru_cache(maxsize=4096)
 def _answer(func: OpOverload, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...],
-            empty: bool) -> str | None:  # fmt: skip
-    """What the kernel says to tensors like these: any error counts of an empty one."""
+            empty: bool, kinds: tuple[Any, ...]) -> str | None:  # fmt: skip
+    """What the kernel says to tensors like these: any error counts of an empty one.
+
+    kinds: the types of all arguments, for what remembers the answer: 1 equals True.
+    """
     fill = 1 if torch.Tag.pointwise in func.tags else 0  # 1 is a divisor, 0 a position
 
     def made(like: _Like) -> Tensor:
@@ -304,8 +309,8 @@ def _answer(func: OpOverload, args: tuple[Any, ...], kwargs: tuple[tuple[str, An
     return None
 
 
-def _changed(x: Any, kind: type, change: Callable[[Any], Any], container: type = tuple) -> Any:
-    """The arguments with every `kind` changed, in containers of one type."""
+def _changed(x: Any, kind: Any, change: Callable[[Any], Any], container: type = tuple) -> Any:
+    """The arguments with every `kind` (a class, or some) changed, in containers of one type."""
     if isinstance(x, tuple | list):
         return container(_changed(i, kind, change, container) for i in x)
     if not isinstance(x, (kind, *_PLAIN)):
