@@ -174,3 +174,15 @@ def test_memory_budget_is_an_option():
 
 def test_batch_norm_of_an_input_without_a_gradient():
     assert_generated(check_module(torch.nn.BatchNorm1d(5), torch.randn(6, 5)))
+
+
+@pytest.mark.parametrize("loss", [F.smooth_l1_loss, F.mse_loss])
+def test_a_loss_of_two_dtypes_has_a_gradient_of_each(loss):
+    inputs = [torch.randn(4, 5, dtype=dtype).requires_grad_()
+              for dtype in (torch.float32, torch.float64)]  # fmt: skip
+    torchweld.reset()
+    got = torch.autograd.grad(torchweld.compile(lambda a, b: loss(a, b))(*inputs), inputs)
+    want = torch.autograd.grad(loss(*inputs), inputs)
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g, w)
+    assert torchweld.statistics()["internal_errors"] == 0

@@ -55,6 +55,8 @@ class Writer(Assembler):
         super().__init__(line=line)
         self.names = names
         self.consts = [*code.raw.co_consts]
+        if code.freevars:  # who looks at the frame of a traceback expects a cell in each place
+            self.emit("COPY_FREE_VARS", len(code.freevars))
         if rest and code.is_generator:
             self.emit("RETURN_GENERATOR")
             self.emit("POP_TOP")

@@ -30,11 +30,24 @@ def below_functionalization() -> Any:
 # ---------------------------------------------------------------- sizes and types
 def anew(mode: Any, func: object, args: Sequence[Any]) -> Any:
     """The fake results of an operator that torch predicts wrongly; NotImplemented for others."""
+    if func in _LOSSES_BACKWARD:
+        return _loss_gradient(mode, args)
     return _lstm_gradients(mode, args) if func is _LSTM_BACKWARD else NotImplemented
 
 
 _LSTM_BACKWARD = aten.mkldnn_rnn_layer_backward.default
+_LOSSES_BACKWARD = frozenset((aten.smooth_l1_loss_backward.default, aten.mse_loss_backward.default,
+                              aten.soft_margin_loss_backward.default))  # fmt: skip
 _LSTM = 2  # what the operator calls it, among its kinds of layers
+
+
+def _loss_gradient(mode: Any, args: Sequence[Any]) -> Any:
+    """Of the dtype of what the loss is derived by; torch says: of the widest."""
+    _, x, target = args[:3]
+    if x.dtype is target.dtype or x.shape != target.shape:
+        return NotImplemented
+    with below_functionalization(), mode:
+        return torch.empty_like(x)
 
 
 def _lstm_gradients(mode: Any, args: Sequence[Any]) -> Any:
