@@ -204,7 +204,8 @@ class Body:
 def rebuilt(code: CodeType, body: Body) -> CodeType:
     """The code object with another body, under the same name."""
     gone = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-    if body.text[0] != dis.opmap["RETURN_GENERATOR"]:  # a piece of a generator is a function
+    # a piece of a generator is a function; COPY_FREE_VARS may come first
+    if dis.opmap["RETURN_GENERATOR"] not in body.text[:4:2]:
         gone |= inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
     return code.replace(
         co_argcount=body.params, co_posonlyargcount=0, co_kwonlyargcount=0,
