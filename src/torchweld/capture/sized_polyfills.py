@@ -78,17 +78,3 @@ def tensor_of(data: Any, dtype: Any, device: Any) -> Tensor:
     if isinstance(data, (list, tuple)):
         return torch.stack([tensor_of(x, dtype, device) for x in data])
     return torch.full((), data, dtype=dtype, device=device)
-
-
-def full(size: Any, fill_value: float, dtype: Any = None, **options: Any) -> Tensor:
-    """torch.full of a float that is read when the graph runs."""
-    kind = torch.get_default_dtype() if dtype is None else dtype
-    return torch.empty(size, dtype=kind, **options).fill_(fill_value)
-
-
-def full_like(input: Tensor, fill_value: float, **options: Any) -> Tensor:
-    return torch.empty_like(input, **options).fill_(fill_value)
-
-
-def new_full(self: Tensor, size: Any, fill_value: float, **options: Any) -> Tensor:
-    return self.new_empty(size, **options).fill_(fill_value)

@@ -248,17 +248,17 @@ def _where(cond: Tensor, a: Any, b: Any) -> Tensor:
 
 
 def _full(size: Any, fill_value: Number, dtype: torch.dtype | None = None,
-          device: Any = None) -> Tensor:  # fmt: skip
+          **options: Any) -> Tensor:  # fmt: skip
     kind = torch.get_default_dtype() if fill_value.tensor.is_floating_point() else torch.int64
-    return torch.empty(size, dtype=dtype or kind, device=device).copy_(fill_value.tensor)
+    return torch.empty(size, dtype=dtype or kind, **options).copy_(fill_value.tensor)
 
 
-def _full_like(x: Tensor, fill_value: Number, dtype: torch.dtype | None = None) -> Tensor:
-    return torch.empty_like(x, dtype=dtype).copy_(fill_value.tensor)
+def _full_like(x: Tensor, fill_value: Number, **options: Any) -> Tensor:
+    return torch.empty_like(x, **options).copy_(fill_value.tensor)
 
 
-def _new_full(x: Tensor, size: Any, fill_value: Number, dtype: torch.dtype | None = None) -> Tensor:
-    return x.new_empty(size, dtype=dtype).copy_(fill_value.tensor)
+def _new_full(x: Tensor, size: Any, fill_value: Number, **options: Any) -> Tensor:
+    return x.new_empty(size, **options).copy_(fill_value.tensor)
 
 
 def _layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None,

@@ -26,7 +26,14 @@ from torchweld.runtime.constants import Constants
 from torchweld.runtime.cudagraph_plan import NOTHING_SAVED, Lending
 from torchweld.runtime.native import Resize, build, native, resizable, uses_cuda
 from torchweld.runtime.python_driver import Grid, PythonDriver
-from torchweld.runtime.sized import LIMIT, Done, Run, SizedExecutable, Values
+from torchweld.runtime.sized import (
+    LIMIT,
+    Done,
+    Run,
+    SizedExecutable,
+    Values,
+    with_ints,
+)
 from torchweld.runtime.store import Store
 from torchweld.runtime.triton_job import Cubin
 
@@ -66,12 +73,15 @@ class Executable(Protocol):
     def trim(self) -> None: ...
 
 
-class WithInts:
-    """A Program without symbolic sizes that gets ints at `numbers`: what they are is guarded."""
+class Around:
+    """What stands in the place of an Executable and gives it other inputs."""
 
-    def __init__(self, main: Executable, numbers: frozenset[int]) -> None:
+    def __init__(self, main: Executable) -> None:
         self.main = main
-        self.numbers = numbers
+
+    def as_called(self, fn: Callable[..., object] | None) -> Callable[..., object] | None:
+        """What takes this one's inputs, as `main` calls it: with its own."""
+        raise NotImplementedError
 
     @property
     def driver(self) -> str:
@@ -91,7 +101,7 @@ class WithInts:
 
     @explain.setter
     def explain(self, fn: Callable[..., object] | None) -> None:
-        self.main.explain = self._with_ints(fn)
+        self.main.explain = self.as_called(fn)
 
     @property
     def eager(self) -> Callable[..., object] | None:
@@ -99,20 +109,25 @@ class WithInts:
 
     @eager.setter
     def eager(self, fn: Callable[..., object] | None) -> None:
-        self.main.eager = self._with_ints(fn)
+        self.main.eager = self.as_called(fn)
 
-    def _with_ints(self, fn: Callable[..., object] | None) -> Callable[..., object] | None:
-        if fn is None:
-            return None
-        given = self.numbers
-        return lambda *xs: fn(*(int(x) if i in given else x for i, x in enumerate(xs)))
+    def trim(self) -> None:
+        self.main.trim()
+
+
+class WithInts(Around):
+    """A Program without symbolic sizes that gets ints at `numbers`: what they are is guarded."""
+
+    def __init__(self, main: Executable, numbers: frozenset[int]) -> None:
+        super().__init__(main)
+        self.numbers = numbers
+
+    def as_called(self, fn: Callable[..., object] | None) -> Callable[..., object] | None:
+        return with_ints(fn, self.numbers)
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         given = self.numbers
         return self.main(*(torch.tensor(x) if i in given else x for i, x in enumerate(inputs)))
-
-    def trim(self) -> None:
-        self.main.trim()
 
 
 @functools.lru_cache(maxsize=8)

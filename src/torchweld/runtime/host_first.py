@@ -6,38 +6,21 @@ from collections.abc import Callable
 
 import torch
 
-from torchweld.ir.program import HostPart, Program
-from torchweld.runtime.executable import Executable
+from torchweld.ir.program import HostPart
+from torchweld.runtime.executable import Around, Executable
 
 
-class HostFirst:
+class HostFirst(Around):
     """An Executable of two: `host` makes numbers, which `main` takes behind the inputs."""
 
     def __init__(self, host: Executable, main: Executable, part: HostPart) -> None:
+        super().__init__(main)
         self.host = host
-        self.main = main
         self.part = part
         self._n_inputs = main.program.n_inputs - part.crossing
 
-    @property
-    def driver(self) -> str:
-        return self.main.driver
-
-    @property
-    def program(self) -> Program:
-        return self.main.program
-
-    @property
-    def saves(self) -> bool:
-        return self.main.saves
-
-    @property
-    def explain(self) -> Callable[..., object] | None:
-        return self.main.explain
-
-    @explain.setter
-    def explain(self, fn: Callable[..., object] | None) -> None:
-        self.main.explain = None if fn is None else lambda *x: fn(*x[: self._n_inputs])
+    def as_called(self, fn: Callable[..., object] | None) -> Callable[..., object] | None:
+        return None if fn is None else lambda *x: fn(*x[: self._n_inputs])
 
     @property
     def eager(self) -> Callable[..., object] | None:
@@ -58,6 +41,3 @@ class HostFirst:
         for place, x in zip(part.gives, made[part.crossing :], strict=True):
             whole[place] = x
         return tuple(whole)
-
-    def trim(self) -> None:
-        self.main.trim()

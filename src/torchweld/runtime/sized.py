@@ -43,6 +43,18 @@ _BACKGROUND = "torchweld.runtime.background"  # loaded when sizes come very ofte
 Values = tuple[int, ...]
 
 
+def with_ints(fn: Callable[..., object] | None,
+              numbers: frozenset[int]) -> Callable[..., object] | None:  # fmt: skip
+    """`fn`, which takes the captured graph's inputs, called with those of a Program."""
+    if fn is None or not numbers:
+        return fn
+
+    def call(*inputs: torch.Tensor) -> object:
+        return fn(*(int(x) if k in numbers else x for k, x in enumerate(inputs)))
+
+    return call
+
+
 class Fixed(enum.Enum):
     """What is known of a Program for one choice of sizes."""
 
@@ -385,19 +397,9 @@ class SizedExecutable(_Base):  # type: ignore[misc]
 
     def _tell(self, run: Run) -> None:
         """What a new Executable must know of this one."""
-        run.explain, run.eager = self._with_ints(self._explain), self._with_ints(self._eager)
+        run.explain = with_ints(self._explain, self._numbers)
+        run.eager = with_ints(self._eager, self._numbers)
         self.driver = run.driver
-
-    def _with_ints(self, fn: Callable[..., object] | None) -> Callable[..., object] | None:
-        """`fn`, which takes the captured graph's inputs, called with those of a Program."""
-        numbers = self._numbers
-        if fn is None or not numbers:
-            return fn
-
-        def call(*inputs: torch.Tensor) -> object:
-            return fn(*(int(x) if k in numbers else x for k, x in enumerate(inputs)))
-
-        return call
 
     # ------------------------------------------------------------ what it holds
     def trim(self) -> None:
@@ -420,7 +422,7 @@ class SizedExecutable(_Base):  # type: ignore[misc]
     def explain(self, value: Callable[..., object] | None) -> None:
         self._explain = value
         for run in self.runs():
-            run.explain = self._with_ints(value)
+            run.explain = with_ints(value, self._numbers)
 
     @property
     def eager(self) -> Callable[..., object] | None:
@@ -431,7 +433,7 @@ class SizedExecutable(_Base):  # type: ignore[misc]
     def eager(self, value: Callable[..., object] | None) -> None:
         self._eager = value
         for run in self.runs():
-            run.eager = self._with_ints(value)
+            run.eager = with_ints(value, self._numbers)
 
 
 def _fix(whole: weakref.ref[SizedExecutable], prepare: Callable[[Values], Program],

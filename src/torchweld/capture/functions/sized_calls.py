@@ -9,9 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from torchweld.capture import sized_polyfills
-from torchweld.capture.attrs import mro_lookup
 from torchweld.capture.items import get_iter
-from torchweld.capture.late import LateNumber
 from torchweld.capture.numbers import runs_apart
 from torchweld.capture.policy import graph_call, inline_anyway
 from torchweld.capture.session import Capture
@@ -57,7 +55,7 @@ def _given(kwargs: Kwargs, name: str) -> bool:
 def _in_the_place_of(fn: Any, other: Callable[..., Any],
                      fits: Callable[[Args, Kwargs], bool]) -> None:  # fmt: skip
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        if (cap.sizes.symbolic or cap.late.active) and fits(args, kwargs):
+        if cap.sizes.symbolic and fits(args, kwargs):
             cap.call(Const(other), args, kwargs, cont)
         else:
             graph_call(cap, fn, args, kwargs, cont)
@@ -70,18 +68,6 @@ def _is_sized(args: Args, kwargs: Kwargs) -> bool:
     plain = len(args) < 7 and not _given(kwargs, "return_indices")
     return plain and isinstance(x, TensorValue) and bool(
         x.fake._has_symbolic_sizes_strides)  # fmt: skip
-
-
-_FILLED = frozenset(("self", "input", "size", "fill_value", "dtype", "device", "layout",
-                     "memory_format", "requires_grad"))  # fmt: skip
-
-
-def _is_filled(args: Args, kwargs: Kwargs, at: int = 1) -> bool:
-    """Whether a tensor is filled with a float that is read when the graph runs."""
-    number = args[at] if len(args) > at else kwargs.get("fill_value")
-    late = isinstance(number, LateNumber) and not number.fixed and number.cls() is float
-    return late and len(args) <= at + 1 and set(kwargs) <= _FILLED and not (
-        _given(kwargs, "requires_grad"))  # fmt: skip
 
 
 def _is_range(args: Args, kwargs: Kwargs) -> bool:
@@ -148,18 +134,6 @@ _in_the_place_of(_NN._upsample_bicubic2d_aa, sized_polyfills.upsample_bicubic2d_
 _in_the_place_of(F.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
 _in_the_place_of(torch.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
 _in_the_place_of(torch.linspace, sized_polyfills.linspace, _is_range)
-
-
-_in_the_place_of(torch.full, sized_polyfills.full, _is_filled)
-_in_the_place_of(torch.full_like, sized_polyfills.full_like, _is_filled)
-
-
-@function(mro_lookup(torch.Tensor, "new_full"))
-def new_full(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    if cap.late.active and _is_filled(args, kwargs, 2):
-        cap.call(Const(sized_polyfills.new_full), args, kwargs, cont)
-    else:
-        cap.deliver(cap.builder.call("call_method", "new_full", args, kwargs, cap.loc()), cont)
 
 
 def tensor_of_sizes(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> bool:
