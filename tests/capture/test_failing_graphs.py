@@ -180,3 +180,21 @@ def test_only_what_may_catch_an_operators_error_parts_it_from_writes(fn, catches
         bad = torch.tensor([9])
         torch.testing.assert_close(compiled(x, bad, []), fn(twin, bad, []))
         assert torch.equal(x, twin)
+
+
+def test_what_operators_on_lists_wrote_is_not_written_twice():
+    """The frame does not run again eagerly after its graph has changed an input."""
+    log = []
+
+    def fn(a, b, x, i, table):
+        log.append(len(log))
+        torch._foreach_add_([a, b], 1.0)
+        return table[i] + x, torch.nn.functional.embedding(i, table)
+
+    for f in (fn, torchweld.compile(fn)):
+        a, b, table = torch.zeros(3), torch.zeros(3), torch.randn(4, 3)
+        for i in (1, 2):
+            f(a, b, torch.ones(3), torch.tensor([i]), table)
+        with pytest.raises(IndexError):
+            f(a, b, torch.ones(3), torch.tensor([7]), table)
+        assert a.tolist() == b.tolist() == [3.0] * 3

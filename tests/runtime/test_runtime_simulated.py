@@ -31,7 +31,8 @@ def run(cases: tuple[str, ...], **variables: str) -> None:
 
 
 def test_launch_lists_and_graphs_on_a_simulated_driver(tmp_path):
-    cases = ("cuda_cases.py", "draw_cases.py", "training_cases.py", "sized_cases.py")
+    cases = ("cuda_cases.py", "draw_cases.py", "training_cases.py", "region_cases.py",
+             "sized_cases.py")
     run(cases, LD_PRELOAD=built(tmp_path, "simulated_cuda"))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from torchweld.base.loc import Loc
 from torchweld.capture.state import refuse
@@ -58,13 +59,17 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
 
     def note(self, given: Any) -> None:
         """These were written."""
-        for x in given if isinstance(given, tuple | list) else (given,):
+        listed = isinstance(given, tuple | list)
+        for x in given if listed else (given,):
             if isinstance(x, torch.Tensor):
                 self.writes.append(memory_of(x))
                 if x.is_inference():
                     self.written.add(memory_of(x))
-                elif self.watching:
+                    continue
+                if self.watching:
                     self.noted.add(memory_of(x))
+                if listed:  # operators on lists do not count on fakes what they write
+                    increment_version(x)
 
 
 def _keeps_all(func: Any, args: Any, kwargs: Any) -> bool:

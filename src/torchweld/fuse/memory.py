@@ -1,8 +1,9 @@
 """Where temporaries live: slots of one arena that are reused when their last reader is done.
 
 Slots are aligned as the target wants. A temporary that the caller gets (or a view of it) is fresh:
-a tensor of its own. So is one that lies on another device, or whose size is known only at run time:
-that one is freed behind its last reader.
+a tensor of its own. So is one that lies on another device. One whose size is known only at run
+time, or that is large on a GPU, is a tensor that is freed behind its last reader: results of
+operators can have its memory then.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def plan_memory(g: LoopGraph, steps: list[Step], machine: Machine) -> Memory:
     device = _arena_device(g, last, external)
     arena: Arena[Buffer] = Arena(machine(device).align)
     fresh: list[Buffer] = []
-    sized: set[Buffer] = set()  # fresh because nobody knows how large they are
+    freed: set[Buffer] = set()  # fresh for as long as somebody reads them
     out: list[Step] = []
     seen: set[Buffer] = set()
     for at, s in enumerate(steps):
@@ -76,16 +77,18 @@ def plan_memory(g: LoopGraph, steps: list[Step], machine: Machine) -> Memory:
             if b.role != "temp" or b in external:
                 continue
             size = span_bytes(b)
-            if b in returned or size is None or b.device != device:
+            most = machine(b.device).apart
+            alone = size is None or (most is not None and size >= most)
+            if b in returned or alone or b.device != device:
                 fresh.append(b)
-                sized |= {b} if size is None else set()
-            else:
+                freed |= {b} if alone else set()
+            elif size is not None:
                 arena.take(b, size)
         out.append(s)
         for b in touched:
             if last[b] != at or b.role != "temp" or b in returned:
                 continue
-            if b in external or b in sized:
+            if b in external or b in freed:
                 out.append(Free(b))
             elif b in arena.live:
                 arena.give(b)

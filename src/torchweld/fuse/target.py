@@ -67,7 +67,7 @@ class Target:
     recompute: values that cost less to compute in each kernel that reads them than to store are.
     parts: positions, scans, softmax and variance are cut in parts, too.
     parallel: whether the points of a scatter may run in any order.
-    align: of slots of the arena, in bytes.
+    align: of slots of the arena, in bytes. apart: temporaries of so many bytes are not in it.
     """
 
     name: str
@@ -89,6 +89,7 @@ class Target:
     recompute: bool
     parts: bool
     align: int
+    apart: int | None
     cut: Callable[[LoopGraph, Deps, Nest, int], Cut | None]
     form: Callable[[Group, frozenset[Buffer]], Form]
     divide: Callable[[Space, bool, list[Access]], tuple[tuple[Sym, ...], Sym | None]]

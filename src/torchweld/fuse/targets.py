@@ -33,7 +33,7 @@ CPU = Target(
     name="cpu", ns_per_byte=0.05, ns_per_flop=0.05, ns_per_launch=2000.0, cheap_flops=4,
     min_rows=8, row_work=256 << 10, work_per_row=0, few_points=64 << 10, partial_rows=64,
     sector=0, piece_rows=False, vector=True, join_pieces=False, finish_rows=False,
-    side_bytes=0, recompute=False, parts=False, align=64,
+    side_bytes=0, recompute=False, parts=False, align=64, apart=None,
     cut=cut_for_threads, form=_thread_form, divide=divide, tile=_no_tile, parallel=_in_order,
     share=None,
 )  # fmt: skip
@@ -46,7 +46,7 @@ GPU = Target(
     name="gpu", ns_per_byte=0.00025, ns_per_flop=0.00004, ns_per_launch=2000.0, cheap_flops=8,
     min_rows=132, row_work=0, work_per_row=45_000, few_points=16 << 10, partial_rows=64,
     sector=32, piece_rows=False, vector=False, join_pieces=True, finish_rows=True,
-    side_bytes=4 << 20, recompute=True, parts=True, align=512,
+    side_bytes=4 << 20, recompute=True, parts=True, align=512, apart=1 << 20,
     cut=cut_for_blocks, form=block_form, divide=divide_blocks, tile=tile_of, parallel=any_order,
     share=shared_tiles,
 )  # fmt: skip

@@ -273,4 +273,5 @@ void free_rows(Executable *x)
     PyMem_Free(x->pools);
     PyMem_Free(x->outputs);
     PyMem_Free(x->mutated);
+    given_free(x);
 }

@@ -156,6 +156,10 @@ int run_steps(Executable *x, Frame *f, PyObject *const *inputs, PyThreadState **
         }
         if (status < 0)
             return -1;
+        if (f->given)
+            let_go(x, f, i, saved);
+        if (f->trace)
+            trace_step(f->trace, i);
     }
     return 0;
 }
@@ -266,7 +270,7 @@ static PyObject *in_eager(Executable *x, PyObject *const *inputs)
 }
 
 /* inputs: constants included. */
-static PyObject *call(Executable *x, PyObject *const *inputs)
+static PyObject *call(Executable *x, PyObject *const *inputs, PyObject *given)
 {
     void *before = NULL;
     int code = x->device >= 0 ? cuda_enter(x->device, &before) : 0;
@@ -282,6 +286,7 @@ static PyObject *call(Executable *x, PyObject *const *inputs)
         cuda_leave(before);
         return in_eager(x, inputs);
     }
+    f->given = x->explain ? NULL : given;
     Py_INCREF(x);  /* an operator written in Python may drop the caller's last reference */
     PyObject *result = NULL;
     Guard guard = {0, 0};
@@ -313,11 +318,11 @@ static PyObject *call(Executable *x, PyObject *const *inputs)
 }
 
 /* A call counts while it is in flight; it may drop the last other reference. */
-static PyObject *counted_call(Executable *x, PyObject *const *inputs)
+PyObject *counted_call(Executable *x, PyObject *const *inputs, PyObject *given)
 {
     Py_INCREF(x);
     x->running++;
-    PyObject *result = call(x, inputs);
+    PyObject *result = call(x, inputs, given);
     x->running--;
     Py_DECREF(x);
     return result;
@@ -331,18 +336,7 @@ static PyObject *executable_call(PyObject *self, PyObject *const *inputs, size_t
     if (n != wanted || (kwnames && PyTuple_GET_SIZE(kwnames)))
         return PyErr_Format(PyExc_TypeError, "expected %d tensors, got %d%s", wanted, n,
                             kwnames ? " and keywords" : "");
-    if (!x->n_constants)
-        return counted_call(x, inputs);
-    PyObject *known = constants_for(x, inputs);
-    if (!known)
-        return NULL;
-    PyObject *all[x->n_inputs];
-    memcpy(all, inputs, (size_t)n * sizeof *all);
-    for (int i = 0; i < x->n_constants; i++)
-        all[n + i] = PyTuple_GET_ITEM(known, i);
-    PyObject *result = counted_call(x, all);
-    Py_DECREF(known);
-    return result;
+    return executable_run(x, inputs, NULL);
 }
 
 /* ---------------------------------------------------------------- the type */
@@ -502,13 +496,18 @@ static int set_eager(PyObject *self, PyObject *value, void *unused)
 static PyMethodDef executable_methods[] = {
     {"sizes_on", sizes_on, METH_VARARGS, "Let it be resized, by these rows."},
     {"resize", executable_resize, METH_VARARGS, "Serve other sizes from now on, if it is idle."},
+    {"consume", executable_consume, METH_O, "A call that empties its list of inputs."},
     {"trim", executable_trim, METH_NOARGS, "Give back the memory kept between calls."},
     {"forget", executable_forget, METH_NOARGS, "Ask for the constants again at the next call."},
     {"graphs_on", graphs_on, METH_VARARGS, "Allow CUDA graphs, recorded by a callable."},
     {"graphs_keep", graphs_keep, METH_O, "Drop all graphs but the n that were used last."},
     {"save_last", save_last, METH_O, "Give the last n outputs as one tuple behind the others."},
+    {"part", graphs_part, METH_NOARGS, "Close graphs whose memory a backward's results are in."},
+    {"region", graphs_region, METH_O, "The Region of the graph that lends what is at an address."},
+    {"consumes", graphs_consumes, METH_NOARGS, "Whether the call in flight may use up its inputs."},
     {"lent", lent_addresses, METH_NOARGS, "The addresses of what graphs lend."},
     {"pending", pending_addresses, METH_NOARGS, "Where the inputs of the call in flight are."},
+    {"given", given_inputs, METH_NOARGS, "The inputs of the call in flight."},
     {"graphs_off", graphs_off, METH_O, "Run as a launch list from now on, and why."},
     {"products_on", products_on, METH_VARARGS, "Let cuBLASLt compute products, as planned."},
     {"prepare", graph_prepare, METH_VARARGS, "Begin a graph of the call that asked for one."},
@@ -587,7 +586,7 @@ PyMODINIT_FUNC PyInit__driver(void)
         return NULL;
     PyObject *m = PyModule_Create(&module);
     if (m && (PyModule_AddObjectRef(m, "Executable", (PyObject *)&executable_type) < 0 ||
-              sized_ready(m) < 0))
+              sized_ready(m) < 0 || region_ready(m) < 0))
         Py_CLEAR(m);
     return m;
 }

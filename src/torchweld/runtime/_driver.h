@@ -232,6 +232,7 @@ typedef struct Frame {
     struct Instance *served; /* CUDA: the graph that ran, until the end of the call, or NULL */
     PyObject *saved;         /* what it saves, to be given out, or NULL */
     char settles;            /* it gives that out for the first time */
+    PyObject *given;         /* the list of inputs, which the call may empty, or NULL */
 } Frame;
 
 #define SPARES 4
@@ -277,6 +278,7 @@ typedef struct {
     uint64_t n_products;  /* computed by cuBLASLt */
     struct Graphs *graphs;  /* or NULL: always as a launch list */
     struct Ranges *ranges;  /* what it takes to run other sizes, or NULL */
+    int *last_of, *same_step;  /* by step: an input that no later one reads; by input: the next */
     Frame *idle;
     pthread_mutex_t mutex;
     uint64_t n_calls, n_reused;
@@ -352,11 +354,24 @@ PyObject *gemm_library(PyObject *self, PyObject *args);
 int bind_inputs(Executable *x, Frame *f, PyObject *const *inputs);
 int run_steps(Executable *x, Frame *f, PyObject *const *inputs, PyThreadState **saved);
 int make_view(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved);
+PyObject *counted_call(Executable *x, PyObject *const *inputs, PyObject *given);
+
+/* given.c. given: the list of `inputs`, which the call may empty, or NULL */
+PyObject *executable_run(Executable *x, PyObject *const *inputs, PyObject *given);
+PyObject *executable_consume(PyObject *self, PyObject *list);
+void let_go(Executable *x, Frame *f, int step, PyThreadState **saved);  /* of what it read last */
+void given_free(Executable *x);
 
 /* graph.c: run the call as a CUDA graph. 1: done; 0: run the launch list; -1 with an exception */
 int graph_call(Executable *x, Frame *f, PyObject *const *inputs);
 int trace_launch(Executable *x, Frame *f, Step *s, void **params);
 int trace_call(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThreadState **saved);
+void trace_step(struct Instance *in, int step);  /* behind a step of a recording */
+int graphs_serve(const Executable *x);           /* whether calls are graphs once they are recorded */
+PyObject *graphs_part(PyObject *self, PyObject *unused);
+PyObject *graphs_region(PyObject *self, PyObject *address);
+PyObject *graphs_consumes(PyObject *self, PyObject *unused);
+int region_ready(PyObject *module);
 void graphs_free(Executable *x);
 void graphs_drop(Executable *x);
 int graphs_visit(Executable *x, visitproc visit, void *arg);
@@ -378,6 +393,7 @@ void lent_keep(Executable *x, Frame *f, PyObject *saved);  /* give these out fro
 void lent_settle(Executable *x, struct Instance *in);      /* the call that made them is over */
 PyObject *lent_addresses(PyObject *self, PyObject *unused);
 PyObject *pending_addresses(PyObject *self, PyObject *unused);
+PyObject *given_inputs(PyObject *self, PyObject *unused);
 PyObject *save_last(PyObject *self, PyObject *number);
 
 /* sized.c */

@@ -55,9 +55,13 @@ void instance_free(Instance *in)
                       in->moving, in->fixed, in->dirty};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
         PyMem_Free(arrays[i]);
+    PyMem_Free(in->frees);
+    region_leave(in);
     PyObject *keep = in->keep, *change = in->change_pool;
+    Region *region = in->region;
     PyMem_Free(in);
     Py_XDECREF(change);
+    Py_XDECREF(region);
     Py_XDECREF(keep);
 }
 
@@ -143,7 +147,7 @@ static Instance *pick(Graphs *g, const Frame *f)
     for (Instance **at = &g->first; *at; at = &(*at)->next) {
         Instance *in = *at;
         if (in->inference != f->inference || in->settings != settings || !in_place(in, f) ||
-            !lent_is_back(in))
+            (in->guest && !f->given) || !lent_is_back(in))
             continue;
         if (!best || (in->n_lent && !(*best)->n_lent))
             best = at;
@@ -298,9 +302,20 @@ static void remember(Executable *x, Frame *f)
     memcpy(x->graphs->seen, f->pointers, (size_t)x->n_inputs * sizeof(void *));
 }
 
+/* Graphs that no call takes any more. */
+static void sweep(Graphs *g)
+{
+    for (Instance *in = g->first, *next; in; in = next) {
+        next = in->next;
+        if (in->region && in->region->closed)
+            instance_drop(in);
+    }
+}
+
 static int record(Executable *x, Frame *f, PyObject *const *inputs)
 {
     Graphs *g = x->graphs;
+    sweep(g);
     PyObject *moved = moved_inputs(x, f);
     if (!moved)
         return -1;
@@ -378,7 +393,33 @@ int graph_call(Executable *x, Frame *f, PyObject *const *inputs)
     return done;
 }
 
+int graphs_serve(const Executable *x)
+{
+    return x->graphs && !x->graphs->why;
+}
+
 /* ---------------------------------------------------------------- for Python */
+
+/* part() -> whether there were any: close the graphs that cannot be used because results of the
+ * backward that worked in their memory are still there. */
+PyObject *graphs_part(PyObject *self, PyObject *unused)
+{
+    Graphs *g = ((Executable *)self)->graphs;
+    int found = 0;
+    for (Instance *in = g ? g->first : NULL; in; in = in->next)
+        if (in->region && !in->guest && in->region->guest && !results_are_back(in->region->guest))
+            found = in->region->closed = 1;
+    if (found)
+        sweep(g);
+    return PyBool_FromLong(found);
+}
+
+/* consumes() -> whether the call that asked for a graph may use up its inputs. */
+PyObject *graphs_consumes(PyObject *self, PyObject *unused)
+{
+    Graphs *g = ((Executable *)self)->graphs;
+    return PyBool_FromLong(g && g->frame && g->frame->given);
+}
 
 /* graphs_keep(n): drop all graphs but the n that were used last. */
 PyObject *graphs_keep(PyObject *self, PyObject *number)
@@ -479,16 +520,17 @@ PyObject *graphs_get(PyObject *self, void *unused)
     return result;
 }
 
-/* graph_totals() -> (graphs, nodes, bytes copied per call, bytes lent) */
+/* graph_totals() -> (graphs, nodes, bytes copied per call, bytes lent, of these in Regions) */
 PyObject *graph_totals(PyObject *self, PyObject *unused)
 {
-    long long nodes = 0, copied = 0, lent = 0;
+    long long nodes = 0, copied = 0, lent = 0, in_regions = 0;
     for (Instance *in = all; in; in = in->next_of_all) {
         nodes += in->n_nodes;
         copied += in->copied_bytes;
         lent += in->lent_bytes;
+        in_regions += in->region ? in->lent_bytes : 0;
     }
-    return Py_BuildValue("iLLL", n_all, nodes, copied, lent);
+    return Py_BuildValue("iLLLL", n_all, nodes, copied, lent, in_regions);
 }
 
 /* graph_evict(for=None) -> whether there was one: drop the graph that was not used for longest; for an

@@ -62,6 +62,24 @@ typedef struct {
     uint64_t rest;
 } Lent;
 
+/* Memory of a forward's graph that the graph of its backward works in (_region.c). blocks: what the
+ * graph saves; owner: what keeps the allocator from giving it to others, NULL when it no longer does. */
+typedef struct {
+    Handle owner;
+    void *address;
+    int64_t bytes;
+} Block;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *pool;
+    PyObject *from_dlpack;
+    Block *blocks;
+    int n_blocks, room_blocks;
+    struct Instance *guest;      /* the backward's graph, or NULL */
+    char closed;                 /* neither graph is used any more */
+} Region;
+
 typedef struct Instance {
     Executable *owner;
     struct Instance *next;       /* of the owner, the last used first */
@@ -86,7 +104,12 @@ typedef struct Instance {
     uint64_t *saved_rest;        /* by saved tensor: its owners while nobody has it */
     char all_saved;              /* whether all that is saved lives in lent memory of its own */
     PyObject *keep;              /* what must live as long: a memory pool */
-    PyObject *change_pool;       /* while tracing: (bool) -> None, around a Call that makes HELD */
+    PyObject *change_pool;       /* while tracing: (bool) -> None, around a Call that makes HELD;
+                                    NULL: all memory comes from one pool */
+    Region *region;              /* whose memory it works in, or NULL */
+    char guest;                  /* as the backward's graph: a call uses up what was saved */
+    int *frees;                  /* while tracing: (step, block) in order: blocks that are free */
+    int n_frees, next_free;
 } Instance;
 
 typedef struct Graphs {
@@ -116,8 +139,15 @@ int provide(Executable *x, Frame *f, Instance *in);  /* the outputs of a call; -
 
 /* lend.c */
 int lent_is_back(const Instance *in);      /* whether nobody has what an earlier call lent out */
+int results_are_back(const Instance *in);  /* the same, without what only a backward reads */
 int lend(Executable *x, Frame *f, Instance *in);
 int hold_lent(Executable *x, Frame *t);    /* keep the storages of what a recording lends */
 void lent_free(Instance *in);
+
+/* region.c */
+extern PyTypeObject region_type;
+int region_take(Region *r, Handle t, const Spec *s, Handle *holder);  /* -1 with exception */
+int region_free_to_use(const Instance *in);  /* whether nobody has what lives in its region */
+void region_leave(Instance *in);
 
 #endif

@@ -42,8 +42,13 @@ static int is_back(const Instance *in, const Lent *l)
 
 int lent_is_back(const Instance *in)
 {
-    if (in->saved && !saved_is_back(in))
+    if ((in->saved && !saved_is_back(in)) || !region_free_to_use(in))
         return 0;
+    return results_are_back(in);
+}
+
+int results_are_back(const Instance *in)
+{
     for (int i = 0; i < in->n_lent; i++)
         if (!is_back(in, &in->lent[i]))
             return 0;
@@ -95,13 +100,16 @@ int hold_lent(Executable *x, Frame *t)
         if (in->roles[n] != HELD)
             continue;
         Lent *l = &in->lent[in->n_lent];
-        if (!t->handles[n] || torch.get_data_ptr(t->handles[n], &l->address) ||
-            torch.reinterpret(t->handles[n], s->ndim, s->sizes, s->strides, 0, &l->holder)) {
-            PyErr_Format(torch.internal_error, "output %d cannot be held", n);
-            return -1;
-        }
         l->tensor = n;
         l->saved = in->all_saved && !g->shown[n];
+        if (!t->handles[n] || torch.get_data_ptr(t->handles[n], &l->address) ||
+            (l->saved && in->region
+                 ? region_take(in->region, t->handles[n], s, &l->holder)
+                 : torch.reinterpret(t->handles[n], s->ndim, s->sizes, s->strides, 0, &l->holder))) {
+            if (!PyErr_Occurred())
+                PyErr_Format(torch.internal_error, "output %d cannot be held", n);
+            return -1;
+        }
         in->n_lent++;
         in->lent_bytes += s->bytes;
     }
@@ -185,6 +193,18 @@ PyObject *pending_addresses(PyObject *self, PyObject *unused)
         else
             PyTuple_SET_ITEM(found, i, address);
     }
+    return found;
+}
+
+/* given() -> the inputs of the call that asked for a graph. */
+PyObject *given_inputs(PyObject *self, PyObject *unused)
+{
+    Executable *x = (Executable *)self;
+    if (!x->graphs || !x->graphs->frame)
+        return PyErr_Format(PyExc_RuntimeError, "nothing is being recorded");
+    PyObject *found = PyTuple_New(x->n_inputs);
+    for (int i = 0; found && i < x->n_inputs; i++)
+        PyTuple_SET_ITEM(found, i, Py_NewRef(x->graphs->inputs[i]));
     return found;
 }
 

@@ -266,6 +266,9 @@ void frame_give(Executable *x, Frame *f)
         if (x->specs[n].place != ARENA && (n >= x->n_inputs || f->owned[n]))
             frame_drop(x, f, n);
     f->cloned = f->settles = 0;
+    f->given = NULL;
+    if (x->graphs && graphs_serve(x))
+        frame_shed(x, f);  /* the next call is a graph, which has its own */
     f->served = NULL;
     Py_CLEAR(f->saved);
     pthread_mutex_lock(&x->mutex);

@@ -37,7 +37,7 @@ typedef struct {
     uint64_t often;        /* calls of a choice after which the method `often` is told; 0: never */
 } Sized;
 
-static PyObject *name_of_miss, *name_of_often;
+static PyObject *name_of_miss, *name_of_often, *name_of_consume;
 
 static void choice_free(Sized *s, Choice *c)
 {
@@ -174,7 +174,9 @@ static int tell(Sized *s, const int64_t *values)
     return told ? 0 : -1;
 }
 
-static PyObject *run_choice(Sized *s, const int64_t *values, PyObject *const *inputs, int n)
+/* list: of the inputs, which the call may empty, or NULL. */
+static PyObject *run_choice(Sized *s, const int64_t *values, PyObject *const *inputs, int n,
+                            PyObject *list)
 {
     Choice *c = find(s, values);
     if (!c)
@@ -185,7 +187,8 @@ static PyObject *run_choice(Sized *s, const int64_t *values, PyObject *const *in
         Py_DECREF(run);
         return NULL;
     }
-    PyObject *result = PyObject_Vectorcall(run, inputs, (size_t)n, NULL);
+    PyObject *result = list ? PyObject_CallMethodOneArg(run, name_of_consume, list)
+                            : PyObject_Vectorcall(run, inputs, (size_t)n, NULL);
     Py_DECREF(run);
     return result;
 }
@@ -196,28 +199,66 @@ static PyObject *with_numbers(Sized *s, const int64_t *values, PyObject *const *
     for (int i = 0; i < n; i++)
         given[i] = Py_NewRef(inputs[i]);
     if (give_tensors(s, values, given) == 0)
-        result = run_choice(s, values, given, n);
+        result = run_choice(s, values, given, n, NULL);
     for (int i = 0; i < n; i++)
         Py_DECREF(given[i]);
     return result;
+}
+
+/* The sizes of a call: whether numbers are among the inputs, -1 with an exception. */
+static int read_all(const Sized *s, PyObject *const *inputs, int64_t *values)
+{
+    int has_numbers = s->n_numbers > 0;
+    for (int i = 0; i < s->n_readings; i++) {
+        const Reading *r = &s->readings[i];
+        if (read_one(r, inputs[r->input], &values[i]) < 0)
+            return -1;
+        has_numbers |= r->kind == NUMBER_OF;
+    }
+    return has_numbers;
 }
 
 static PyObject *sized_call(PyObject *self, PyObject *const *inputs, size_t nargsf,
                             PyObject *kwnames)
 {
     Sized *s = (Sized *)self;
-    int n = (int)PyVectorcall_NARGS(nargsf), has_numbers = s->n_numbers;
+    int n = (int)PyVectorcall_NARGS(nargsf);
     if (n < s->n_least || (kwnames && PyTuple_GET_SIZE(kwnames)))
         return PyErr_Format(PyExc_TypeError, "expected %d tensors, got %d%s", s->n_least, n,
                             kwnames ? " and keywords" : "");
     int64_t values[s->n_readings + 1];
-    for (int i = 0; i < s->n_readings; i++) {
-        const Reading *r = &s->readings[i];
-        if (read_one(r, inputs[r->input], &values[i]) < 0)
-            return NULL;
-        has_numbers |= r->kind == NUMBER_OF;
-    }
-    return has_numbers ? with_numbers(s, values, inputs, n) : run_choice(s, values, inputs, n);
+    int has_numbers = read_all(s, inputs, values);
+    if (has_numbers < 0)
+        return NULL;
+    return has_numbers ? with_numbers(s, values, inputs, n)
+                       : run_choice(s, values, inputs, n, NULL);
+}
+
+/* consume(list): a call that may use up its inputs (_given.c). */
+static PyObject *sized_consume(PyObject *self, PyObject *list)
+{
+    Sized *s = (Sized *)self;
+    if (!PyList_CheckExact(list) || PyList_GET_SIZE(list) < s->n_least)
+        return PyErr_Format(PyExc_TypeError, "expected a list of %d tensors", s->n_least);
+    int n = (int)PyList_GET_SIZE(list);
+    int64_t values[s->n_readings + 1];
+    PyObject *inputs[n + 1];
+    for (int i = 0; i < n; i++)
+        inputs[i] = PyList_GET_ITEM(list, i);
+    int has_numbers = read_all(s, inputs, values);
+    if (has_numbers < 0)
+        return NULL;
+    if (!has_numbers)
+        return run_choice(s, values, inputs, n, list);
+    for (int i = 0; i < n; i++)
+        Py_INCREF(inputs[i]);
+    int status = give_tensors(s, values, inputs);
+    for (int i = 0; i < n; i++)
+        if (status == 0)
+            status = PyList_SetItem(list, i, inputs[i]);  /* takes it over */
+        else
+            Py_DECREF(inputs[i]);
+    return status < 0 ? NULL : run_choice(s, values, inputs, n, list);
 }
 
 /* ---------------------------------------------------------------- what is kept */
@@ -403,6 +444,7 @@ static int set_often(PyObject *self, PyObject *value, void *unused)
 
 static PyMethodDef sized_methods[] = {
     {"keep", sized_keep, METH_VARARGS, "Run calls with these sizes by this."},
+    {"consume", sized_consume, METH_O, "A call that may empty its list of inputs."},
     {"forget", sized_forget, METH_O, "Keep nothing for these sizes; whether something was kept."},
     {"kept", sized_kept, METH_NOARGS, "(sizes, what runs them, calls), the last used first."},
     {"age", sized_age, METH_NOARGS, "Halve what is known of how often each is called."},
@@ -436,7 +478,8 @@ int sized_ready(PyObject *module)
 {
     name_of_miss = PyUnicode_InternFromString("miss");
     name_of_often = PyUnicode_InternFromString("often");
-    if (!name_of_miss || !name_of_often || PyType_Ready(&sized_type) < 0)
+    name_of_consume = PyUnicode_InternFromString("consume");
+    if (!name_of_miss || !name_of_often || !name_of_consume || PyType_Ready(&sized_type) < 0)
         return -1;
     return PyModule_AddObjectRef(module, "Sized", (PyObject *)&sized_type);
 }

@@ -112,6 +112,8 @@ int trace_call(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThre
 {
     Instance *in = f->trace;
     int lends = 0;
+    if (!in->change_pool)
+        return call_step(x, f, s, inputs, saved);
     for (int i = 0; i < s->n_results; i++)
         lends |= in->roles[s->results[i]] == HELD;
     if (!lends)
@@ -130,6 +132,17 @@ int trace_call(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThre
     return status;
 }
 
+/* What the backward has read for the last time is memory for what it does next. */
+void trace_step(Instance *in, int step)
+{
+    for (; in->next_free < in->n_frees && in->frees[2 * in->next_free] <= step; in->next_free++) {
+        Block *b = &in->region->blocks[in->frees[2 * in->next_free + 1]];
+        if (b->owner)
+            torch.delete_handle(b->owner);
+        b->owner = NULL;
+    }
+}
+
 /* The same for what kernels of ours write. */
 static int allocate_lent(Executable *x, Frame *t)
 {
@@ -138,7 +151,7 @@ static int allocate_lent(Executable *x, Frame *t)
     int status = 0, n_lent = 0;
     for (int i = 0; i < g->n_made; i++)
         n_lent += in->roles[g->made[i]] == HELD && x->specs[g->made[i]].place == FRESH;
-    if (!n_lent)
+    if (!n_lent || !in->change_pool)
         return 0;
     if (change_pool(in, 1) < 0)
         return -1;
@@ -225,14 +238,47 @@ static Graphs *recording(Executable *x)
     return NULL;
 }
 
-/* prepare(roles, keep, change_pool): begin a graph, and make the outputs of this call. */
+/* How a graph works in a Region: the forward's (no `frees`), or the backward's, which frees blocks
+ * behind steps. */
+static int enter_region(Instance *in, PyObject *region, PyObject *frees)
+{
+    if (region == Py_None)
+        return 0;
+    if (!Py_IS_TYPE(region, &region_type)) {
+        PyErr_SetString(PyExc_TypeError, "not a Region");
+        return -1;
+    }
+    Region *r = (Region *)region;
+    in->region = (Region *)Py_NewRef(region);
+    if (frees == Py_None)
+        return 0;
+    int n = 0;
+    if (!PyTuple_Check(frees) || r->guest || r->closed)
+        PyErr_SetString(PyExc_ValueError, "the Region is in use");
+    else
+        in->frees = numbers(frees, &n, 0, 1 << 30);
+    if (!in->frees)
+        return -1;
+    in->n_frees = n / 2;
+    in->guest = 1;
+    r->guest = in;
+    for (int i = 0; i < in->n_frees; i++)
+        if (in->frees[2 * i + 1] >= r->n_blocks) {
+            PyErr_SetString(PyExc_ValueError, "the Region has no such block");
+            return -1;
+        }
+    return 0;
+}
+
+/* prepare(roles, keep, change_pool or None, region or None, frees or None): begin a graph, and make the
+ * outputs of this call. */
 PyObject *graph_prepare(PyObject *self, PyObject *args)
 {
     Executable *x = (Executable *)self;
     Graphs *g = recording(x);
     Py_buffer roles;
-    PyObject *keep, *change;
-    if (!g || !PyArg_ParseTuple(args, "y*OO", &roles, &keep, &change))
+    PyObject *keep, *change, *region, *frees;
+    if (!g || !PyArg_ParseTuple(args, "y*OOOO", &roles, &keep, &change, &region, &frees))
         return NULL;
     Instance *in = roles.len == x->n_tensors ? PyMem_Calloc(1, sizeof *in) : NULL;
     if (in) {
@@ -243,7 +289,7 @@ PyObject *graph_prepare(PyObject *self, PyObject *args)
         in->fixed = PyMem_Calloc((size_t)x->n_inputs + 1, sizeof *in->fixed);
         in->lent = PyMem_Calloc((size_t)g->n_made + 1, sizeof *in->lent);
         in->keep = Py_NewRef(keep);
-        in->change_pool = Py_NewRef(change);
+        in->change_pool = change == Py_None ? NULL : Py_NewRef(change);
     }
     if (in && in->roles)
         memcpy(in->roles, roles.buf, (size_t)roles.len);
@@ -256,6 +302,8 @@ PyObject *graph_prepare(PyObject *self, PyObject *args)
     if (g->pending)
         instance_free(g->pending);
     g->pending = in;
+    if (enter_region(in, region, frees) < 0)
+        return NULL;
     for (int i = 0; i < x->n_inputs; i++)
         if (in->roles[i] == STATIC)
             in->fixed[in->n_fixed++] = (Fixed){i, g->frame->pointers[i]};

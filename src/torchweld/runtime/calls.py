@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
@@ -95,3 +96,14 @@ def promised(op: str, t: torch.Tensor, spec: TensorSpec, verify: bool) -> torch.
     if verify:
         raise InternalError(f"{op} gave strides {t.stride()}, not {spec.strides}")
     return torch.empty_strided(spec.sizes, spec.strides, dtype=t.dtype, device=t.device).copy_(t)
+
+
+class KeepsInputs:
+    """What runs a Program and has no use for the memory of its inputs before the call ends."""
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
+        raise NotImplementedError
+
+    def consume(self, inputs: list[Any], /) -> tuple[Any, ...]:
+        """A call."""
+        return self(*inputs)

@@ -19,7 +19,8 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ from torchweld.runtime.cudagraph_plan import (
     Role,
     analyse,
     held_outputs,
+    releases,
     roles,
     span,
     working_bytes,
@@ -128,6 +130,11 @@ class Wish:
     ranged: bool = False
 
 
+def pool_bytes(pool: Any) -> int:
+    """Bytes of the device that a pool holds."""
+    return sum(s["total_size"] for s in pool.snapshot())
+
+
 class Device:
     """Where a device's graphs are recorded: a side stream, and the pool that all of them share."""
 
@@ -138,14 +145,14 @@ class Device:
         self.largest = 0  # bytes that a graph needs while it runs, of those that were recorded
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self, pool: Any) -> Iterator[None]:
         """Torch's current stream is the side stream, allocations come from the pool."""
         with torch.cuda.stream(self.stream):
-            self.enter(self.pool)
+            self.enter(pool)
             try:
                 yield
             finally:
-                self.leave(self.pool)
+                self.leave(pool)
 
     def new_pool(self) -> Any:
         """Memory that only those get who ask for it here."""
@@ -173,11 +180,11 @@ class Device:
     def renew(self) -> None:
         """A pool in the place of this one, in one piece; graphs that used it must be gone."""
         self.pool = self.new_pool()
-        with self.recording():
+        with self.recording(self.pool):
             torch.empty(self.largest, dtype=torch.uint8, device=f"cuda:{self.index}")
 
     def pool_bytes(self) -> int:
-        return sum(s["total_size"] for s in self.pool.snapshot())
+        return pool_bytes(self.pool)
 
     def lend_limit(self) -> int:
         """Bytes that graphs of several Executables may lend together."""
@@ -186,6 +193,8 @@ class Device:
 
 
 _devices: dict[int, Device] = {}
+# Pools of Regions (_region.c), for the report.
+_regions: weakref.WeakSet[Any] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
@@ -226,6 +235,23 @@ def admits(index: int) -> bool:
     return device(index).admits()
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a graph finds its memory.
+
+    pool: what it needs while it runs. lent: what it lends; the same pool if that may have had the
+    memory of what it needed before. region: memory that a forward and its backward work in; of the
+    backward, inside: the inputs that lie there, and frees: (step, block) of what is free behind
+    which step.
+    """
+
+    pool: Any
+    lent: Any = None
+    region: _driver.Region | None = None
+    inside: frozenset[int] = frozenset()
+    frees: tuple[int, ...] | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Recorder:
     """Records graphs of one Executable when a call finds none that fits.
@@ -233,6 +259,8 @@ class Recorder:
     borrowed: inputs that another Executable's graphs lend. moving: inputs that operators read and
     that do not stay where they are: they are copied.
     strikes: graphs in a row that were of no use because an input too large to copy moved.
+    apart: whether a forward and its backward have memory of their own: gradients are still there
+    when the next forward runs.
     """
 
     plan: GraphPlan
@@ -244,6 +272,7 @@ class Recorder:
     lenders: int = 0
     strikes: int = 0
     last: float = 0.0
+    apart: bool = False
 
     def __call__(self, x: _driver.Executable, inference: bool, moved: tuple[int, ...]) -> None:
         """Record a graph for the call in flight, if there is reason to.
@@ -255,6 +284,7 @@ class Recorder:
         try:
             if not self._borrowing(x) or self._too_often():
                 return
+            self.apart = self.apart or x.part() or (self._saves() and _have_gradients(x.given()))
             found = self._wasted(x, frozenset(moved)) or self._roles(x, frozenset(moved))
             if found is None:
                 self.records -= 1
@@ -317,14 +347,48 @@ class Recorder:
         rows = x.graphs
         lending = sum(row[4] > 0 for row in rows) if not isinstance(rows, str) else 0
         self.lenders = min(self.lenders, lending)
-        saves = plan.lending.saved is not None and bool(plan.held)
-        lends = self.lenders < (SAVERS if saves else LENDERS)
-        if saves and not lends:
+        lends = self.lenders < (SAVERS if self._saves() else LENDERS)
+        if self._saves() and not lends:
             return None
         found = roles(plan, static, lends, self.wish.forced)
         if isinstance(found, bytes) and Role.HELD in found:
             self.lenders += 1
         return found
+
+    def _saves(self) -> bool:
+        """Whether a backward reads what the graph lends."""
+        return self.plan.lending.saved is not None and bool(self.plan.held)
+
+    def _place(self, x: _driver.Executable, found: bytes) -> Place:
+        """Where the graph finds its memory."""
+        where = device(self.index)
+        if Role.HELD not in found:
+            return Place(where.pool)
+        if self._saves() and not self.apart:
+            own = where.new_pool()
+            _regions.add(own)
+            return Place(own, region=_driver.Region(own, torch._C._from_dlpack))
+        region = self._shared(x)
+        if region is None and self.plan.is_step():
+            own = where.new_pool()
+            _regions.add(own)
+            return Place(own, own)
+        if region is None:
+            return Place(where.pool, where.new_pool())
+        inside, frees = releases(self.plan, x.pending(), region.blocks)
+        return Place(region.pool, None, region, inside, frees)
+
+    def _shared(self, x: _driver.Executable) -> _driver.Region | None:
+        """Where the graph lives that saved what this backward uses up, if it may work there."""
+        if self.wish.borrowing is None or not x.consumes():
+            return None
+        at = x.pending()
+        for lender in _natives(self.wish.borrowing.lender):
+            for n in sorted(self.borrowed):
+                region = lender.region(at[n])
+                if region is not None:
+                    return region if region.open else None
+        return None
 
     def _make_room(self, x: _driver.Executable, found: bytes) -> None:
         """Drop graphs where there are too many, or others that lend too much memory."""
@@ -351,7 +415,7 @@ class Recorder:
         start = time.perf_counter()
         try:
             with collection_paused():  # what a finalizer frees could end the capture
-                record(x, device(self.index), found)
+                record(x, device(self.index), found, self._place(x, found))
         except Exception as error:
             give_up(x, f"recording failed: {error}", self.wish.forced)
             return
@@ -361,11 +425,18 @@ class Recorder:
              lent=found.count(Role.HELD))  # fmt: skip
 
 
-def record(x: _driver.Executable, where: Device, found: bytes) -> None:
+def _have_gradients(inputs: Iterable[object]) -> bool:
+    """Whether gradients of an earlier step are there."""
+    return any(isinstance(x, torch.Tensor) and x.is_leaf and x.grad is not None for x in inputs)
+
+
+def record(x: _driver.Executable, where: Device, found: bytes, place: Place) -> None:
     """Record the call in flight with these roles. Errors: whatever the launch list raises."""
-    keep = where.new_pool() if Role.HELD in found else None
-    x.prepare(found, keep, _pool_changer(where, keep))
-    with where.recording():
+    apart = place.region is None and place.lent is not place.pool
+    change = _pool_changer(place.pool, place.lent, where) if apart else None
+    known = bytes(Role.STATIC if n in place.inside else role for n, role in enumerate(found))
+    x.prepare(known, place.lent, change, place.region, place.frees)
+    with where.recording(place.pool):
         _driver.capture_begin(where.index)
         try:
             x.trace()
@@ -378,9 +449,9 @@ def record(x: _driver.Executable, where: Device, found: bytes) -> None:
     x.adopt(graph)
 
 
-def _pool_changer(where: Device, own: Any) -> Callable[[int], None]:
+def _pool_changer(pool: Any, lent: Any, where: Device) -> Callable[[int], None]:
     def change(lends: int) -> None:
-        before, after = (where.pool, own) if lends else (own, where.pool)
+        before, after = (pool, lent) if lends else (lent, pool)
         where.leave(before)
         where.enter(after)
 
@@ -420,7 +491,8 @@ class MemoryReport:
     """Bytes that are kept between calls, and the graphs.
 
     sizes: of graphs that serve a range, the choices that have Executables of their own.
-    pool: of the graphs' shared pools; lent: of large results that graphs give out; arenas and
+    pool: of the graphs' shared pools; regions: in which forwards and their backwards work; lent: of
+    large results that graphs give out, outside of these; arenas and
     gpu_arenas: intermediates of launch lists, on GPUs with cuBLASLt's workspaces; outputs: CPU
     results kept to be used again. pieces: graphs in which the data decides sizes.
     """
@@ -433,6 +505,7 @@ class MemoryReport:
     arenas: int
     gpu_arenas: int
     outputs: int
+    regions: int = 0
     sizes: tuple[SizeReport, ...] = ()
     pieces: tuple[PiecesReport, ...] = ()
 
@@ -441,6 +514,7 @@ class MemoryReport:
         rows = [
             ("graphs", f"{self.graphs} with {self.nodes} kernels of ours"),
             ("graph pools", _size(self.pool)),
+            ("forward and backward", _size(self.regions)),
             ("lent results", _size(self.lent)),
             ("arenas on GPUs", _size(self.gpu_arenas)),
             ("arenas on CPUs", _size(self.arenas)),
@@ -459,14 +533,15 @@ def memory_report() -> MemoryReport:
     """What the native driver holds now."""
     pieces = tuple(importlib.import_module("torchweld.runtime.steps").alive())
     if _driver is None:
-        return MemoryReport(0, 0, 0, 0, 0, 0, 0, 0, (), pieces)
+        return MemoryReport(0, 0, 0, 0, 0, 0, 0, 0, 0, (), pieces)
     sizes = tuple(_size_reports())
-    graphs, nodes, copied, lent = _driver.graph_totals()
+    graphs, nodes, copied, lent, in_regions = _driver.graph_totals()
     outputs, arenas, gpu_arenas = _driver.held()
     gpu_arenas += _driver.product_spaces(False)
     pool = sum(d.pool_bytes() for d in _devices.values())
-    return MemoryReport(graphs, nodes, copied, pool, lent, arenas, gpu_arenas, outputs, sizes,
-                        pieces)  # fmt: skip
+    regions = sum(map(pool_bytes, list(_regions)))
+    return MemoryReport(graphs, nodes, copied, pool, lent - in_regions, arenas, gpu_arenas, outputs,
+                        regions, sizes, pieces)  # fmt: skip
 
 
 def counts() -> dict[str, int]:

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bisect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -136,8 +137,11 @@ class GraphPlan:
             return self.lending.least
         if self.lending.saved:
             return max(LEND_BYTES, _dear_bytes(self.saved_seconds()))
-        is_step = len(self.mutated) >= len(self.made) >= MANY_RESULTS
-        return SMALL_BYTES if is_step else LEND_BYTES
+        return SMALL_BYTES if self.is_step() else LEND_BYTES
+
+    def is_step(self) -> bool:
+        """Whether it is a step that changes its parameters and gives their gradients."""
+        return len(self.mutated) >= len(self.made) >= MANY_RESULTS
 
     @property
     def given(self) -> range:
@@ -200,6 +204,32 @@ def working_bytes(plan: GraphPlan) -> int:
             now -= alive.pop(s.tensor, 0)
         most = max(most, now)
     return most + p.arena_bytes
+
+
+def releases(
+    plan: GraphPlan, at: Sequence[int], blocks: Sequence[tuple[int, int]]
+) -> tuple[frozenset[int], tuple[int, ...]]:
+    """Which inputs lie in these blocks, and when each block is free: step, block, step, block...
+
+    at: the inputs' addresses. blocks: (address, bytes). A block that an output shares never is.
+    """
+    p, order = plan.program, sorted((a, a + n, k) for k, (a, n) in enumerate(blocks))
+    starts = [start for start, _, _ in order]
+    inside: dict[int, int] = {}
+    for n, address in enumerate(at):
+        k = bisect.bisect_right(starts, address) - 1
+        if k >= 0 and address < order[k][1]:
+            inside[n] = order[k][2]
+    last = dict.fromkeys(range(len(blocks)), 0)
+    for i, s in enumerate(p.steps):
+        for n in _used(s):
+            if plan.root[n] in inside:
+                last[inside[plan.root[n]]] = i
+    for root in (plan.root[n] for n in p.outputs if n is not None):
+        if root in inside:
+            last.pop(inside[root], None)
+    pairs = sorted((step, block) for block, step in last.items())
+    return frozenset(inside), tuple(number for pair in pairs for number in pair)
 
 
 def roles(

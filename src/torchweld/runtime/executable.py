@@ -22,6 +22,7 @@ from torchweld.runtime import (
     triton_launch,
     triton_loader,
 )
+from torchweld.runtime.calls import KeepsInputs
 from torchweld.runtime.constants import Constants
 from torchweld.runtime.cudagraph_plan import NOTHING_SAVED, Lending
 from torchweld.runtime.native import Resize, build, native, resizable, uses_cuda
@@ -50,7 +51,8 @@ class Executable(Protocol):
     """What a Program became: call it with its input tensors, get a tuple of its outputs.
 
     driver: "native" or "python". saves: whether what it was to save comes as one tuple behind the
-    other outputs. trim() gives back memory that is kept between calls.
+    other outputs. consume() is a call that empties the list of its inputs: it may use their memory,
+    once it has read them. trim() gives back memory that is kept between calls.
     explain: takes the inputs and raises eager's error; asked when a kernel reports a failure.
     eager: takes the inputs and does in eager what a call does; asked while the user captures a
     stream, if the Program draws random numbers: those of a capture are counted when it is replayed.
@@ -70,10 +72,12 @@ class Executable(Protocol):
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor | None, ...]: ...
 
+    def consume(self, inputs: list[torch.Tensor], /) -> tuple[torch.Tensor | None, ...]: ...
+
     def trim(self) -> None: ...
 
 
-class Around:
+class Around(KeepsInputs):
     """What stands in the place of an Executable and gives it other inputs."""
 
     def __init__(self, main: Executable) -> None:

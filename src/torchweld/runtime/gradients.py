@@ -325,7 +325,12 @@ class _Step(torch.autograd.Function):
         else:
             backward, pick = made
             try:
-                gradients = pick((*backward(*saved, *ctx.kept, *given), None))
+                if ctx.kept and not _keeps_graph():
+                    all_given = [*saved, *ctx.kept, *given]
+                    ctx.kept = ()  # now the list has it alone
+                    gradients = pick((*backward.consume(all_given), None))
+                else:
+                    gradients = pick((*backward(*saved, *ctx.kept, *given), None))
             except TooLargeError:
                 gradients = _placed(what, _again(what, ctx, saved, tangents))
         if not _keeps_graph():

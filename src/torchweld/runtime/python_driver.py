@@ -28,6 +28,7 @@ from torchweld.ir.program import (
 )
 from torchweld.runtime.calls import (
     TORCH_DTYPE,
+    KeepsInputs,
     decode,
     promised,
     resolve,
@@ -64,7 +65,7 @@ class _Run:
     kept: list[torch.Tensor] = field(default_factory=list)
 
 
-class PythonDriver:
+class PythonDriver(KeepsInputs):
     """A Program that can be called.
 
     functions: the address of every C++ function that it launches; grids: its other kernels.

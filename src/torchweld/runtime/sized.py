@@ -23,6 +23,7 @@ from torchweld.base.errors import InternalError, WeldError
 from torchweld.base.events import emit
 from torchweld.ir.program import Program
 from torchweld.ir.program_sizes import at, table_of
+from torchweld.runtime.calls import KeepsInputs
 from torchweld.runtime.native import Resize, native
 
 try:
@@ -74,6 +75,8 @@ class Run(Protocol):
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]: ...
 
+    def consume(self, inputs: list[torch.Tensor], /) -> tuple[Any, ...]: ...
+
     def trim(self) -> None: ...
 
 
@@ -120,7 +123,7 @@ def _number(dim: int) -> Callable[[torch.Tensor], int]:
 _READERS = {"size": _size, "stride": _stride, "number": _number}
 
 
-class Lookup:
+class Lookup(KeepsInputs):
     """The readable reference of _driver.Sized, and what runs where that was not built."""
 
     _read: list[tuple[int, Callable[[Any], int]]]
@@ -184,7 +187,7 @@ _Base: Any = Lookup if isinstance(native(), str) else _driver.Sized
 
 
 # ---------------------------------------------------------------- what runs them
-class _Eager:
+class _Eager(KeepsInputs):
     """What runs sizes that are too large for the kernels: eager."""
 
     driver = "eager"

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from torchweld.base.errors import WeldError
+from torchweld.runtime.calls import KeepsInputs
 from torchweld.runtime.sized import Done, Run, may_change
 
 # calls of the new one before any is timed; where the old one has CUDA graphs: until the new one has
@@ -62,7 +63,7 @@ def _may_measure(index: int | None) -> bool:
     return index is None or not torch.cuda.is_current_stream_capturing()
 
 
-class Trial:
+class Trial(KeepsInputs):
     """Runs calls by the old or by the new one until it is known which is to stay.
 
     make: makes the new one, when the first call comes. done: is told which stays, whether it is the

@@ -371,7 +371,7 @@ def test_pools_are_left_when_an_operator_fails(lending, device):
 def test_an_exception_while_recording_ends_in_launch_lists(device):
     ex = build(chain())
 
-    def full():
+    def full(pool):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     device.recording = full

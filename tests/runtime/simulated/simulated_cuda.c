@@ -1,6 +1,7 @@
 /* A CUDA driver without a GPU: device memory is the process's own, kernels are the C functions
  * below, streams run at once, graphs are lists. Preloaded, it also is torch's current stream, and
- * it keeps what torch allocates while a stream is captured, as a memory pool of torch's would.
+ * it keeps what torch allocates while a stream is captured, as memory pools of torch's would: what is
+ * freed serves later recordings that take from the same pool.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -72,8 +73,8 @@ static int counts[8];  /* launches, graph launches, kernel patches, copy patches
 /* ---------------------------------------------------------------- memory kept while capturing */
 extern void *__libc_memalign(size_t, size_t);
 extern void __libc_free(void *);
-static void *kept[8192];
-static int n_kept;
+static struct { void *at; size_t bytes; int pool, unused; } kept[8192];
+static int n_kept, pool_now;
 static uintptr_t low = UINTPTR_MAX, high;
 
 static int capturing(void)
@@ -86,9 +87,19 @@ static int capturing(void)
 
 __attribute__((visibility("default"))) int posix_memalign(void **out, size_t align, size_t bytes)
 {
+    int kind = capturing() ? pool_now : 0;
+    for (int i = 0; kind && i < n_kept; i++)
+        if (kept[i].unused && kept[i].pool == kind && kept[i].bytes >= bytes) {
+            kept[i].unused = 0;
+            *out = kept[i].at;
+            return 0;
+        }
     *out = __libc_memalign(align < 64 ? align : 512, bytes);  /* tensors as on a GPU */
     if (*out && capturing() && n_kept < 8192) {
-        uintptr_t at = (uintptr_t)(kept[n_kept++] = *out);
+        uintptr_t at = (uintptr_t)*out;
+        kept[n_kept].at = *out;
+        kept[n_kept].bytes = bytes;
+        kept[n_kept++].pool = kind;
         low = at < low ? at : low;
         high = at > high ? at : high;
     }
@@ -99,14 +110,24 @@ __attribute__((visibility("default"))) void free(void *p)
 {
     if ((uintptr_t)p >= low && (uintptr_t)p <= high)
         for (int i = 0; i < n_kept; i++)
-            if (kept[i] == p)
+            if (kept[i].at == p) {
+                kept[i].unused = 1;
                 return;
+            }
     __libc_free(p);
 }
 
 /* ---------------------------------------------------------------- for the tests */
 void *simulated_stream(int i) { return i ? &streams[i] : NULL; }
 void simulated_use(void *stream) { now = stream; }
+void simulated_pool(int pool) { pool_now = pool; }
+int simulated_held(int pool)
+{
+    int n = 0;
+    for (int i = 0; i < n_kept; i++)
+        n += kept[i].pool == pool;
+    return n;
+}
 void simulated_reset(void) { memset(counts, 0, sizeof counts); }
 int simulated_count(int i) { return counts[i]; }
 void simulated_break(void) { if (now) ((Stream *)now)->broken = 1; }

@@ -5,6 +5,7 @@ one element per block.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 from contextlib import contextmanager
 
@@ -45,6 +46,16 @@ def stream(i: int) -> int | None:
     return sim.simulated_stream(i)
 
 
+class SimulatedPool:
+    numbers = itertools.count(1)
+
+    def __init__(self):
+        self.number = next(self.numbers)
+
+    def snapshot(self):
+        return [{"total_size": sim.simulated_held(self.number)}]
+
+
 class SimulatedDevice:
     index = 0
 
@@ -52,28 +63,30 @@ class SimulatedDevice:
         self.entered = []
 
     @contextmanager
-    def recording(self):
+    def recording(self, pool):
         sim.simulated_use(stream(7))
-        self.enter(self.pool)
+        self.enter(pool)
         try:
             yield
         finally:
-            self.leave(self.pool)
+            self.leave(pool)
             sim.simulated_use(self.user)
 
     user = None
     admitted = True
 
     def new_pool(self):
-        return object()
+        return SimulatedPool()
 
     def enter(self, pool):
         self.entered.append(pool)
+        sim.simulated_pool(pool.number)
 
     def leave(self, pool):
         assert self.entered.pop() is pool
+        sim.simulated_pool(self.entered[-1].number if self.entered else 0)
 
-    pool = None
+    pool = SimulatedPool()
 
     def admits(self):
         return self.admitted
