@@ -1,7 +1,7 @@
 """Graphs and breaks of forty architectures under torchweld and under torch.compile, side by side.
 
-Writes bench/results/capture.json and docs/capture-zoo.md. What `--lanes` or `--only` leaves out
-keeps its earlier figures.
+Writes bench/results/capture.json and docs/capture-zoo.md, after every answer. What `--lanes` or
+`--only` leaves out keeps its earlier figures, and the commit and the day that they are of.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results" / "capture.json"
 PAGE = ROOT / "docs" / "capture-zoo.md"
 LANES = ("torchweld", "torch.compile")
-Rows = dict[str, dict[str, dict[str, Any]]]
+Answers = tuple[str, str, dict[str, Any]]  # of an architecture, under a compiler
 
 
 def lane(name: str, compiler: str, limit: float) -> dict[str, Any]:
@@ -48,15 +49,21 @@ def lane(name: str, compiler: str, limit: float) -> dict[str, Any]:
     return found
 
 
-def measure(rows: Rows, names: list[str], lanes: list[str], jobs: int, limit: float) -> None:
-    """Fill `rows`, `jobs` processes at a time."""
+def measure(names: list[str], lanes: list[str], jobs: int, limit: float) -> Iterator[Answers]:
+    """What each process found, as it comes; `jobs` of them at a time."""
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(lane, name, compiler, limit): (name, compiler)
                    for name, compiler in itertools.product(names, lanes)}  # fmt: skip
         for done in concurrent.futures.as_completed(waiting):
-            name, compiler = waiting[done]
-            rows.setdefault(name, {})[compiler] = done.result()
-            print(f"{name}, {compiler}: {capture_table.summary(done.result())}", flush=True)
+            yield (*waiting[done], done.result())
+
+
+def write(content: dict[str, Any]) -> str:
+    """Both files; answers the page."""
+    RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    page = capture_table.page(content)
+    PAGE.write_text(page, encoding="utf-8")
+    return page
 
 
 def main() -> int:
@@ -66,15 +73,18 @@ def main() -> int:
     arguments.add_argument("--jobs", type=int, default=2, help="processes at a time")
     arguments.add_argument("--limit", type=float, default=300.0, help="seconds for each process")
     given = arguments.parse_args()
-    fresh: Rows = {}
-    measure(fresh, given.only or list(ARCHITECTURES), given.lanes, given.jobs, given.limit)
-    kept = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else {}
-    rows = {name: {**kept.get(name, {}), **fresh.get(name, {})} for name in ARCHITECTURES}
-    content = {"date": datetime.date.today().isoformat(), "machine": describe(), "rows": rows}
-    RESULTS.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    page = capture_table.page(content)
-    PAGE.write_text(page, encoding="utf-8")
-    print("\n" + page)
+    kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    machine, day = describe(), datetime.date.today().isoformat()
+    made = {"commit": machine.pop("commit"), "date": day}
+    rows = {name: kept.get("rows", {}).get(name, {}) for name in ARCHITECTURES}
+    content = {"date": day, "machine": machine, "made": kept.get("made", {}), "rows": rows}
+    for name, compiler, found in measure(given.only or list(ARCHITECTURES), given.lanes,
+                                         given.jobs, given.limit):  # fmt: skip
+        print(f"{name}, {compiler}: {capture_table.summary(found)}", flush=True)
+        rows[name][compiler] = found
+        content["made"].setdefault(name, {})[compiler] = made
+        write(content)
+    print("\n" + write(content))
     return 0
 
 

@@ -64,7 +64,7 @@ def page(content: dict[str, Any]) -> str:
         f"an error, or a wrong result. Labels record gradients; generate makes {NEW_TOKENS} "
         "tokens; empty: the model class has no such call.",
         "",
-        f"Python {machine['python']}, {versions}; {content['date']}. Of {len(asked)} cells "
+        f"Python {machine['python']}, {versions}; {origin(content)}. Of {len(asked)} cells "
         f"{good} hold (equal to eager, no more graphs or breaks than torch.compile), {equal} are "
         f"equal to eager, {whole} are one graph without a break.",
         "",
@@ -73,6 +73,14 @@ def page(content: dict[str, Any]) -> str:
         *reasons(rows, PEER),
         "",
     ))  # fmt: skip
+
+
+def origin(content: dict[str, Any]) -> str:
+    """The days of the figures, and the commits of ours."""
+    made = [made for row in content["made"].values() for made in row.values()]
+    days = sorted({how["date"] for how in made})
+    ours = sorted({row[OURS]["commit"] for row in content["made"].values() if OURS in row})
+    return f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, commit {', '.join(ours)}"
 
 
 def table(rows: dict[str, Any]) -> list[str]:

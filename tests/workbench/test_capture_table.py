@@ -42,3 +42,10 @@ def test_reasons_are_counted_with_their_architectures(table):
             "b": {"torchweld": {"forward": answer(1, "W1 x", "W2 y")}}}  # fmt: skip
     lines = table.reasons(rows, "torchweld")
     assert lines[-2:] == ["| 3 | W1 x | a, b |", "| 1 | W2 y | b |"]
+
+
+def test_page_names_the_days_of_its_figures_and_the_commits_of_ours(table):
+    made = {"a": {"torchweld": {"commit": "b1", "date": "2026-11-30"},
+                  "torch.compile": {"commit": "a0", "date": "2026-11-28"}},
+            "b": {"torchweld": {"commit": "b2", "date": "2026-11-30"}}}  # fmt: skip
+    assert table.origin({"made": made}) == "2026-11-28 to 2026-11-30, commit b1, b2"
