@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from torchweld.workbench.architectures import ARCHITECTURES
-from torchweld.workbench.variants import NEW_TOKENS, VARIANTS
+from torchweld.workbench.variants import MORE_TOKENS, NEW_TOKENS, VARIANTS
 
 OURS, PEER = "torchweld", "torch.compile"
 Answer = dict[str, Any]
@@ -66,13 +66,23 @@ def page(content: dict[str, Any]) -> str:
         "",
         f"Python {machine['python']}, {versions}; {origin(content)}. Of {len(asked)} cells "
         f"{good} hold (equal to eager, no more graphs or breaks than torch.compile), {equal} are "
-        f"equal to eager, {whole} are one graph without a break.",
+        f"equal to eager, {whole} are one graph without a break. {growth(rows)}",
         "",
         *table(rows),
         *reasons(rows, OURS),
         *reasons(rows, PEER),
         "",
     ))  # fmt: skip
+
+
+def growth(rows: dict[str, Any]) -> str:
+    """Whether our graphs of `generate` are more when more tokens are made."""
+    asked = {f"{name} ({how})": answer for name, row in rows.items()
+             for how, answer in row.get(OURS, {}).items() if "longer" in answer}  # fmt: skip
+    more = [cell for cell, answer in asked.items() if answer["longer"] > answer["graphs"]]
+    return (f"In {len(asked) - len(more)} of {len(asked)} cells of generate, {MORE_TOKENS} tokens "
+            f"are made with no more graphs than {NEW_TOKENS}"
+            f"{': not in ' + ', '.join(more) if more else ''}.")  # fmt: skip
 
 
 def origin(content: dict[str, Any]) -> str:

@@ -49,3 +49,10 @@ def test_page_names_the_days_of_its_figures_and_the_commits_of_ours(table):
                   "torch.compile": {"commit": "a0", "date": "2026-11-28"}},
             "b": {"torchweld": {"commit": "b2", "date": "2026-11-30"}}}  # fmt: skip
     assert table.origin({"made": made}) == "2026-11-28 to 2026-11-30, commit b1, b2"
+
+
+def test_cells_of_generate_whose_graphs_grow_with_the_tokens_are_named(table):
+    rows = {"a": {"torchweld": {"generate": {**answer(3), "longer": 3}}},
+            "b": {"torchweld": {"generate": {**answer(3), "longer": 5}}}}  # fmt: skip
+    assert "In 1 of 2 cells" in table.growth(rows)
+    assert table.growth(rows).endswith("not in b (generate).")
