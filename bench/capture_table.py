@@ -87,10 +87,11 @@ def growth(rows: dict[str, Any]) -> str:
 
 def origin(content: dict[str, Any]) -> str:
     """The days of the figures, and the commits of ours."""
-    made = [made for row in content["made"].values() for made in row.values()]
-    days = sorted({how["date"] for how in made})
-    ours = sorted({row[OURS]["commit"] for row in content["made"].values() if OURS in row})
-    return f"{' to '.join(dict.fromkeys((days[0], days[-1])))}, commit {', '.join(ours)}"
+    days = {answer["date"] for row in content["rows"].values() for lane in row.values()
+            for answer in lane.values()}  # fmt: skip
+    commits = {answer["commit"] for row in content["rows"].values()
+               for answer in row.get(OURS, {}).values()}  # fmt: skip
+    return f"{' to '.join(sorted({min(days), max(days)}))}, commit {', '.join(sorted(commits))}"
 
 
 def table(rows: dict[str, Any]) -> list[str]:

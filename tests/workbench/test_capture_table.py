@@ -45,10 +45,12 @@ def test_reasons_are_counted_with_their_architectures(table):
 
 
 def test_page_names_the_days_of_its_figures_and_the_commits_of_ours(table):
-    made = {"a": {"torchweld": {"commit": "b1", "date": "2026-11-30"},
-                  "torch.compile": {"commit": "a0", "date": "2026-11-28"}},
-            "b": {"torchweld": {"commit": "b2", "date": "2026-11-30"}}}  # fmt: skip
-    assert table.origin({"made": made}) == "2026-11-28 to 2026-11-30, commit b1, b2"
+    def cell(commit, day):
+        return {"forward": {**answer(1), "commit": commit, "date": f"2026-11-{day}"}}
+
+    rows = {"a": {"torchweld": cell("b1", 30), "torch.compile": cell("a0", 28)},
+            "b": {"torchweld": cell("b2", 30)}}  # fmt: skip
+    assert table.origin({"rows": rows}) == "2026-11-28 to 2026-11-30, commit b1, b2"
 
 
 def test_cells_of_generate_whose_graphs_grow_with_the_tokens_are_named(table):
