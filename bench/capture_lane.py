@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ import torch
 import torchweld
 import torchweld.pipeline
 from torchweld.workbench.compare import differences
-from torchweld.workbench.variants import Variant, variants
+from torchweld.workbench.variants import MORE_TOKENS, Variant, variants
 
 # the code of a frame without tensor operations, which torch.compile does not count either
 NOTHING_TO_DO = "W113"
@@ -71,9 +72,22 @@ def measure(variant: Variant, lane: str) -> dict[str, Any]:
         got, breaks = LANES[lane](variant, graphs)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"[:300], "graphs": len(graphs.operations)}
+    answer: dict[str, Any] = {"graphs": len(graphs.operations), "operations": graphs.operations}
     unequal = [str(d)[:200] for d in differences(got, want, scale=10.0)]
-    return {"graphs": len(graphs.operations), "operations": graphs.operations,
-            "breaks": breaks, "unequal": unequal[:3]}  # fmt: skip
+    answer |= {"breaks": breaks, "unequal": unequal[:3]}
+    if variant.generate and lane == "torchweld":
+        answer |= lengthened(variant)
+    return answer
+
+
+def lengthened(variant: Variant) -> dict[str, Any]:
+    """Graphs of the same `generate` when it makes more tokens, and where its result differs."""
+    tokens = {"max_new_tokens": MORE_TOKENS, "min_new_tokens": MORE_TOKENS}
+    longer = replace(variant, generate={**variant.generate, **tokens})
+    want, graphs = longer.run(), Graphs()
+    got, _ = ours(longer, graphs)
+    unequal = [str(d)[:200] for d in differences(got, want, scale=10.0)]
+    return {"longer": len(graphs.operations), **({"unequal": unequal[:3]} if unequal else {})}
 
 
 def main(name: str, lane: str, *only: str) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from torchweld.workbench.architectures import ARCHITECTURES
-from torchweld.workbench.variants import NEW_TOKENS, VARIANTS
+from torchweld.workbench.variants import MORE_TOKENS, NEW_TOKENS, VARIANTS
 
 OURS, PEER = "torchweld", "torch.compile"
 Answer = dict[str, Any]
@@ -64,15 +64,34 @@ def page(content: dict[str, Any]) -> str:
         f"an error, or a wrong result. Labels record gradients; generate makes {NEW_TOKENS} "
         "tokens; empty: the model class has no such call.",
         "",
-        f"Python {machine['python']}, {versions}; {content['date']}. Of {len(asked)} cells "
+        f"Python {machine['python']}, {versions}; {origin(content)}. Of {len(asked)} cells "
         f"{good} hold (equal to eager, no more graphs or breaks than torch.compile), {equal} are "
-        f"equal to eager, {whole} are one graph without a break.",
+        f"equal to eager, {whole} are one graph without a break. {growth(rows)}",
         "",
         *table(rows),
         *reasons(rows, OURS),
         *reasons(rows, PEER),
         "",
     ))  # fmt: skip
+
+
+def growth(rows: dict[str, Any]) -> str:
+    """Whether our graphs of `generate` are more when more tokens are made."""
+    asked = {f"{name} ({how})": answer for name, row in rows.items()
+             for how, answer in row.get(OURS, {}).items() if "longer" in answer}  # fmt: skip
+    more = [cell for cell, answer in asked.items() if answer["longer"] > answer["graphs"]]
+    return (f"In {len(asked) - len(more)} of {len(asked)} cells of generate, {MORE_TOKENS} tokens "
+            f"are made with no more graphs than {NEW_TOKENS}"
+            f"{': not in ' + ', '.join(more) if more else ''}.")  # fmt: skip
+
+
+def origin(content: dict[str, Any]) -> str:
+    """The days of the figures, and the commits of ours."""
+    days = {answer["date"] for row in content["rows"].values() for lane in row.values()
+            for answer in lane.values()}  # fmt: skip
+    commits = {answer["commit"] for row in content["rows"].values()
+               for answer in row.get(OURS, {}).values()}  # fmt: skip
+    return f"{' to '.join(sorted({min(days), max(days)}))}, commit {', '.join(sorted(commits))}"
 
 
 def table(rows: dict[str, Any]) -> list[str]:

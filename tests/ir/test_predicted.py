@@ -64,3 +64,21 @@ def test_gradients_of_an_lstm_are_predicted_as_its_kernel_gives_them(dtype, bias
         predicted = backward(*fakes)
     rows = [[(g.dtype, g.shape, g.stride()) for g in gs] for gs in (predicted, backward(*args))]
     assert rows[0] == rows[1]
+
+
+LAST = torch.randn(2, 3, 4, 6).to(memory_format=torch.channels_last)
+CUT = torch.randn(2, 6, 8, 6).to(memory_format=torch.channels_last)[:, :3, ::2]
+
+
+@pytest.mark.parametrize(("x", "work"), [
+    (LAST, lambda x: x.roll((1, 1), (1, 2))),
+    (LAST, lambda x: torch.isin(x, torch.zeros(2))),
+    (LAST, lambda x: torch.isin(x, 1.0)),
+    (LAST, lambda x: torch.nn.functional.rrelu(x)),
+    (CUT, lambda x: x.index_fill(1, torch.tensor([2, 0]), 1.0)),
+])  # fmt: skip
+def test_strides_of_images_are_predicted_as_the_kernel_gives_them(x, work):
+    with FakeMode() as mode:
+        fake = mode.from_tensor(x)
+        mode.allow_non_fake_inputs = True
+        assert work(fake).stride() == work(x).stride()

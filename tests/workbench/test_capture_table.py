@@ -42,3 +42,19 @@ def test_reasons_are_counted_with_their_architectures(table):
             "b": {"torchweld": {"forward": answer(1, "W1 x", "W2 y")}}}  # fmt: skip
     lines = table.reasons(rows, "torchweld")
     assert lines[-2:] == ["| 3 | W1 x | a, b |", "| 1 | W2 y | b |"]
+
+
+def test_page_names_the_days_of_its_figures_and_the_commits_of_ours(table):
+    def cell(commit, day):
+        return {"forward": {**answer(1), "commit": commit, "date": f"2026-11-{day}"}}
+
+    rows = {"a": {"torchweld": cell("b1", 30), "torch.compile": cell("a0", 28)},
+            "b": {"torchweld": cell("b2", 30)}}  # fmt: skip
+    assert table.origin({"rows": rows}) == "2026-11-28 to 2026-11-30, commit b1, b2"
+
+
+def test_cells_of_generate_whose_graphs_grow_with_the_tokens_are_named(table):
+    rows = {"a": {"torchweld": {"generate": {**answer(3), "longer": 3}}},
+            "b": {"torchweld": {"generate": {**answer(3), "longer": 5}}}}  # fmt: skip
+    assert "In 1 of 2 cells" in table.growth(rows)
+    assert table.growth(rows).endswith("not in b (generate).")

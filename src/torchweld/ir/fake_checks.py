@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchweld.ir.nested import memory_of, tensors_in
+from torchweld.ir.overlaps import changes
 from torchweld.ir.predicted import below_functionalization
 from torchweld.ir.size_node import is_number, node_of
 from torchweld.ir.static_shapes import expect_true, guard_or_false, guard_or_true
@@ -51,7 +52,7 @@ def left_to_eager(func: Any, args: Args, kwargs: Mapping[str, Any]) -> str | Non
             return why
     if "out" in kwargs:
         return _overlap_of_out(args, kwargs)
-    return _repeated_place(func, args) or _refused_kind(func, args, kwargs)
+    return _repeated_place(func, args) or _changing(func, args) or _refused_kind(func, args, kwargs)
 
 
 @lru_cache(maxsize=4096)
@@ -195,6 +196,19 @@ def _repeated_place(func: OpOverload, args: Args) -> str | None:
                    for n, step in zip(x.shape, x.stride(), strict=True))  # fmt: skip
     repeated = repeated and not any(guard_or_false(n == 0) for n in x.shape)
     return "elements that are one place, changed in place" if repeated else None
+
+
+def _changing(func: OpOverload, args: Args) -> str | None:
+    """Whether an argument has elements in what is changed in place, and at other positions."""
+    written = _written(func)
+    if written is None or written >= len(args) or not isinstance(args[written], Tensor):
+        return None
+    x = args[written]
+    memory = memory_of(x)
+    others = [y for y in tensors_in(args) if y is not x and memory_of(y) == memory]
+    in_order = torch.Tag.pointwise in func.tags or func is _ATEN.copy_.default
+    changing = any(changes(x, y, in_order) for y in others)
+    return "an argument that changes while it is read" if changing else None
 
 
 @lru_cache(maxsize=4096)

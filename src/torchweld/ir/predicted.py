@@ -87,8 +87,11 @@ _DOUBTFUL: dict[OpOverload, Callable[[Sequence[Any]], bool]] = {
         aten.binary_cross_entropy.default, aten.copysign.Tensor, aten.div.Tensor_mode,
         aten.floor_divide.default, aten.xlogy.Tensor, aten.special_xlog1py.default,
         aten.native_dropout_backward.default, aten.pow.Scalar, aten.log_sigmoid_forward.default,
-        aten.logaddexp.default, aten.logaddexp2.default,
+        aten.logaddexp.default, aten.logaddexp2.default, aten.roll.default,
+        aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar,
+        aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
     ), _permuted),
+    aten.rrelu_with_noise.default: lambda args: not any(args[4:5]) and _permuted(args),
     **dict.fromkeys((
         aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
         aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_functional.default,
@@ -96,6 +99,10 @@ _DOUBTFUL: dict[OpOverload, Callable[[Sequence[Any]], bool]] = {
         aten._batch_norm_with_update_functional.default, aten._batch_norm_no_update.default,
     ), _neither_standard),
 }  # fmt: skip
+
+
+_WITH_PLACES = frozenset((aten.max_unpool2d.default, aten.index_fill.int_Scalar,
+                          aten.index_fill.int_Tensor))  # fmt: skip
 
 
 # ---------------------------------------------------------------- what the kernel gives
@@ -155,7 +162,7 @@ def _strides(
     func: OpOverload, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]
 ) -> tuple[tuple[int, ...], ...]:
     """The strides of the kernel's results, for arguments that are ones: nothing divides by zero."""
-    fill = _zeros if func is aten.max_unpool2d.default else _ones  # zero is always a place
+    fill = _zeros if func in _WITH_PLACES else _ones  # zero is always a place
     with below_functionalization():
         named = {k: _each(v, _Layout, fill, list) for k, v in kwargs}
         made = func(*_each(args, _Layout, fill, list), **named)

@@ -15,6 +15,7 @@ from torchweld.workbench.architectures import ARCHITECTURES, TOKENS, VOCAB, Arch
 
 Compile = Callable[[Any], Any]
 NEW_TOKENS = 16
+MORE_TOKENS = 48  # what `generate` compiles must not grow with the tokens that it makes
 CACHE = 32  # tokens that a cache of fixed size has room for
 _SEED = 7
 
