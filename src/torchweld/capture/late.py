@@ -111,6 +111,19 @@ class LateNumber(Const):
         return f"LateNumber({self.now!r})"
 
 
+class LateTensor(LateNumber):
+    """A tensor that is drawn when the compiled code runs. now: a fake one.
+
+    value: the Value that is the tensor itself; None if the frame has a copy of it.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.value: TensorValue | None = None
+
+
 class LateNumbers:
     """The late numbers of one capture, in the order in which they are computed.
 
@@ -142,6 +155,14 @@ class LateNumbers:
     def draw(self, now: Any, fn: Callable[..., Any], args: tuple[Value, ...]) -> LateNumber:
         """What a call that changes a generator of random numbers gives."""
         made = LateNumber(self, now, None, fn, args, drawn=True)
+        self.computed.append(made)
+        self.active = True
+        return made
+
+    def tensor(self, fake: torch.Tensor, fn: Callable[..., Any],
+               args: tuple[Value, ...]) -> LateTensor:  # fmt: skip
+        """What a call gives that draws a tensor, which looks like `fake`."""
+        made = LateTensor(self, fake, None, fn, args, drawn=True)
         self.computed.append(made)
         self.active = True
         return made

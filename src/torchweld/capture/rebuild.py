@@ -43,6 +43,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.owned import OwnedValue, ProxyValue
 from torchweld.capture.values.past import Past
+from torchweld.capture.values.prepared import PreparedValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.source import InstanceDict, Item
@@ -240,6 +241,10 @@ def _owned(r: Residual, x: OwnedValue) -> str:
     return name
 
 
+def _prepared(r: Residual, x: PreparedValue) -> str:
+    return r.names[id(x.late)]
+
+
 def again(fn: Any, x: Any, args: list[Any], named: dict[str, Any]) -> None:
     """Do again what was done to an object; what it raises was handled."""
     with contextlib.suppress(Exception):
@@ -281,7 +286,7 @@ BUILDERS: dict[type, Any] = {
     SetValue: _set, SliceValue: _slice, BoundValue: _bound, PartialValue: _partial,
     ViewValue: _view, CellValue: _cell, FunctionValue: _function, InstanceValue: _instance,
     OwnedValue: _owned, ProxyValue: _proxy, IteratorValue: _iterator, GeneratorValue: generator,
-    ArrayValue: _array, LateText: _late_text, ObjectId: _object_id,
+    ArrayValue: _array, LateText: _late_text, ObjectId: _object_id, PreparedValue: _prepared,
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any
 
+import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchweld.capture import attrs_callable
@@ -48,7 +49,8 @@ from torchweld.capture.functions import (
     weak_references,
     whole,
 )
-from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, NAMED
+from torchweld.capture.tables import CLASSES, FUNCTIONS, GETATTR, METHODS, NAMED
+from torchweld.capture.values.prepared import PreparedValue
 from torchweld.capture.wrap import WRAPPERS
 
 __all__ = [
@@ -88,3 +90,8 @@ for _name, _fn_name in (("get", "get"), ("set", "put"), ("reset", "reset")):
 WRAPPERS.add(contextvars.Token, _later("context_variables", "token"))
 CLASSES.add(RemovableHandle, _later("module_hooks", "make"))
 FUNCTIONS.add(sys._getframe, _later("own_frames", "frame"))
+CLASSES.add(torch.Generator, _later("torch_generators", "make"))
+GETATTR.add(PreparedValue, _later("torch_generators", "attr"))
+FUNCTIONS.add(torch.manual_seed, _later("torch_generators", "seed_all"))
+for _name in ("manual_seed", "get_state", "set_state", "initial_seed"):
+    METHODS.add((torch._C.Generator, _name), _later("torch_generators", _name))

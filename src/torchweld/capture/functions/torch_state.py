@@ -98,7 +98,7 @@ for _fn in (
     torch.cuda.is_initialized, torch.distributed.is_available, torch.get_default_device,
     torch.cuda.device_count, torch._C._is_any_autocast_enabled, torch._C._get_cudnn_enabled,
     torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack,
-    torch.cuda.is_bf16_supported,
+    torch.cuda.is_bf16_supported, torch._C._accelerator_getAccelerator,
     torch._C._get_privateuse1_backend_name, torch.amp.is_autocast_available,
     torch._C._is_torch_function_mode_enabled,
     *(getattr(torch._C, f"_get_{name}") for name in (
@@ -282,7 +282,7 @@ def _attr(obj: Value, name: str) -> Value:
     return found
 
 
-@function(torch.manual_seed, torch.seed, torch.set_default_dtype, torch.set_default_device,
+@function(torch.seed, torch.set_default_dtype, torch.set_default_device,
           torch.use_deterministic_algorithms, torch.set_num_threads,
           torch.set_float32_matmul_precision)  # fmt: skip
 def global_setting(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
