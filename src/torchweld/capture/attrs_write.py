@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import types
+from collections import OrderedDict
 
 import torch
 
@@ -48,6 +49,11 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         return
     if isinstance(obj, FunctionValue):
         _function_set(cap, obj, name, value)
+        done(Const(None))
+        return
+    if isinstance(obj, DictValue) and obj.kind is OrderedDict and obj.real is None:
+        obj.attrs[name] = value
+        cap.mark(obj)
         done(Const(None))
         return
     if isinstance(obj, TensorValue) and name == "grad":

@@ -82,7 +82,9 @@ def _dict(r: Residual, x: DictValue) -> str:
     kind = r.bind_const(x.kind)
     if x.kind is collections.defaultdict:
         return r.assign(f"{kind}({r.expr(x.factory)}, {text})")
-    return r.assign(f"{kind}({text})")
+    name = r.names[id(x)] = r.assign(f"{kind}({text})")
+    r.lines += [f"{name}.{key} = {r.expr(value)}" for key, value in x.attrs.items()]
+    return name
 
 
 def _set(r: Residual, x: SetValue) -> str:
