@@ -36,6 +36,16 @@ _KINDS = (("random", "Random"), ("numpy.random.mtrand", "RandomState"), ("torch.
           ("numpy.random._generator", "Generator"))  # fmt: skip
 
 
+class Setting:
+    """A setting of torch: what reads it, and what sets it to what was read."""
+
+    __slots__ = ("read", "write")
+
+    def __init__(self, read: Callable[[], Any], write: Callable[[Any], Any]) -> None:
+        self.read = read
+        self.write = write
+
+
 @dataclass(slots=True)
 class Generator:
     """One generator of this capture.
@@ -174,6 +184,8 @@ def _constant(cap: Capture, x: Value) -> Any:
 # ------------------------------------------------------------------ in the residual program
 def state_of(generator: Any) -> Any:
     """The state of a generator, to go back to."""
+    if isinstance(generator, Setting):
+        return generator.read()
     if isinstance(generator, random.Random):
         return generator.getstate()
     if hasattr(generator, "get_state"):
@@ -183,7 +195,9 @@ def state_of(generator: Any) -> Any:
 
 def go_back(generator: Any, state: Any) -> None:
     """Set a generator to a state that it had."""
-    if isinstance(generator, random.Random):
+    if isinstance(generator, Setting):
+        generator.write(state)
+    elif isinstance(generator, random.Random):
         generator.setstate(state)
     elif hasattr(generator, "set_state"):
         generator.set_state(state)

@@ -21,7 +21,7 @@ import torch
 
 from torchweld.capture.attrs import from_python, mro_lookup, watch_class
 from torchweld.capture.kernels import inner_function
-from torchweld.capture.late import LateNumber, takes_late
+from torchweld.capture.late import LateNumber, is_time, takes_late
 from torchweld.capture.leaf_reads import by_name, guard_leaf
 from torchweld.capture.marks import Mark, mark_of
 from torchweld.capture.plain_classes import is_plain, is_pure
@@ -268,6 +268,9 @@ def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
     """A method descriptor or slot wrapper of a built-in type: the METHODS table, else pure."""
     if args and isinstance(args[0], OwnedValue):
         FUNCTIONS[OwnedValue](cap, [Const(fn), *args], kwargs, cont)
+        return
+    if args and isinstance(args[0], LateNumber) and is_time(args[0].now) and not kwargs:
+        cap.deliver(cap.late.of_times(fn, args), cont)
         return
     owner = getattr(fn, "__objclass__", None)
     if owner is None and isinstance(getattr(fn, "__self__", None), type):
