@@ -30,11 +30,10 @@ from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Compiling, is_compiling
 from torchweld.capture.size_guards import size_guards
 from torchweld.frame.program import Entry
-from torchweld.graph_facts import mark_owned
-from torchweld.ir.graph import BY_DATA, SETTINGS, VAL
+from torchweld.graph_facts import examples, mark_owned
+from torchweld.ir.graph import BY_DATA, SETTINGS
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
-from torchweld.ir.size_node import hint_of
 from torchweld.pipeline import (
     STATISTICS,
     Backend,
@@ -114,14 +113,12 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
 def _compiled_call(region: Region, builder: GuardBuilder, values: tuple[object, ...],
                    backend: Backend) -> Callable[..., Any]:  # fmt: skip
     """What the backend makes of the graph; it gets the real inputs as examples."""
-    real = iter([values[builder.register(s)] for s in region.inputs])
-    fakes = [n.meta[VAL] for n in region.graph.graph.nodes if n.op == "placeholder"]
-    examples = [next(real) if isinstance(f, torch.Tensor) else hint_of(f) for f in fakes]
-    return _backend_call(region, backend, examples)
+    real = [values[builder.register(s)] for s in region.inputs]
+    return _backend_call(region, backend, examples(region.graph, real))
 
 
-def _backend_call(region: Region, backend: Backend, examples: list[Any]) -> Callable[..., Any]:
-    call = backend(region.graph, examples)
+def _backend_call(region: Region, backend: Backend, given: list[Any]) -> Callable[..., Any]:
+    call = backend(region.graph, given)
     if not callable(call):
         raise UsageTypeError("W401", f"backend returned {type(call).__name__}, not a callable")
     return safe_from_overlap(region.graph, call, overlap_check())

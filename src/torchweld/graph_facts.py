@@ -15,8 +15,9 @@ from torch.fx import GraphModule
 
 from torchweld.base import config, events
 from torchweld.capture.symbolic import is_owned
-from torchweld.ir.graph import OWNED, SETTINGS, VAL, GraphSettings
+from torchweld.ir.graph import DRAWN, OWNED, SETTINGS, VAL, GraphSettings
 from torchweld.ir.region import Region
+from torchweld.ir.size_node import hint_of
 
 
 def dump(number: int, stage: str, suffix: str, text: Callable[[], str], channel: str) -> None:
@@ -46,10 +47,26 @@ def owned_inputs(gm: GraphModule) -> frozenset[int]:
     return frozenset(i for i, n in enumerate(places) if n.meta.get(OWNED))
 
 
+def examples(gm: GraphModule, inputs: Sequence[Any]) -> list[Any]:
+    """A value for each placeholder of a captured graph: the inputs, numbers as they are at capture,
+    and zeros where something is drawn."""
+    given = iter(inputs)
+    found: list[Any] = []
+    for place in gm.graph.find_nodes(op="placeholder"):
+        fake = place.meta[VAL]
+        if place.meta.get(DRAWN):
+            sizes, strides = ([int(hint_of(n)) for n in ns] for ns in (fake.shape, fake.stride()))
+            made = torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)
+            found.append(made.zero_())
+        else:
+            found.append(next(given) if isinstance(fake, torch.Tensor) else hint_of(fake))
+    return found
+
+
 def mark_owned(region: Region, values: Sequence[object]) -> None:
     """Mark the graph's inputs that are parameters, or parameters and buffers of a module."""
     places = [n for n in region.graph.graph.nodes if n.op == "placeholder"]
-    tensors = [n for n in places if isinstance(n.meta[VAL], torch.Tensor)]
+    tensors = [n for n in places if isinstance(n.meta[VAL], torch.Tensor) and not n.meta.get(DRAWN)]
     for place, source, value in zip(tensors, region.inputs, values, strict=True):
         if isinstance(value, torch.nn.Parameter) or (
                 is_owned(source) and isinstance(value, torch.Tensor)):  # fmt: skip

@@ -2,6 +2,7 @@
 # The programs are written as users write them.
 """What programs ask the system: the time, the process, files, Python's own frames."""
 
+import datetime
 import inspect
 import os
 import sys
@@ -134,3 +135,25 @@ def test_what_else_is_looked_at_of_a_frame_runs_eagerly():
 
 def test_the_text_of_a_tensor_is_returned():
     check(lambda x: (x + 1, str(x * 2), [f"{x.sum()!r}!"], "%s" % x), (X,))
+
+
+def test_dates_are_read_and_computed_with():
+    def program(x):
+        start = datetime.datetime.now()
+        y = x * 2
+        passed = datetime.datetime.now() - start
+        print(f"{start:%Y-%m} {start.year} {(start + datetime.timedelta(hours=1)).date()}")
+        today = datetime.date.today().isoformat()
+        return y, start, passed, passed.total_seconds(), start.strftime("%d"), today
+
+    torchweld.reset()
+    compiled = torchweld.compile(program, fullgraph=True, backend="eager")
+    last = datetime.datetime.now()
+    for _ in range(3):
+        y, start, passed, seconds, day, today = compiled(X)
+        assert torch.equal(y, X * 2)
+        assert last <= start <= start + passed <= datetime.datetime.now()
+        assert (seconds, day) == (passed.total_seconds(), start.strftime("%d"))
+        assert datetime.date.fromisoformat(today) >= start.date()
+        last = start + passed
+    assert torchweld.statistics()["graphs"] == 1

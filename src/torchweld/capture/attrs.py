@@ -248,7 +248,8 @@ def _is_opaque(found: object) -> bool:
 def _computed_value(cap: Capture, real: types.ModuleType, found: object, name: str) -> Value:
     """What a module of torch or of the standard library computes when it is asked."""
     if isinstance(found, IMMUTABLE):
-        cap.guard("state", None, (_reader(real, name), found))
+        if getattr(mro_lookup(type(real), name), "getter", None) not in cap.modes_set:
+            cap.guard("state", None, (_reader(real, name), found))
         return Const(found)
     return from_python(found) if callable(found) else cap.wrap(found, cap.pin(found, name))
 

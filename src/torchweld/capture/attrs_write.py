@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import types
+from collections import OrderedDict
 
 import torch
 
@@ -50,6 +51,11 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         _function_set(cap, obj, name, value)
         done(Const(None))
         return
+    if isinstance(obj, DictValue) and obj.kind is OrderedDict and obj.real is None:
+        obj.attrs[name] = value
+        cap.mark(obj)
+        done(Const(None))
+        return
     if isinstance(obj, TensorValue) and name == "grad":
         set_grad(cap, obj, value)
         done(Const(None))
@@ -59,6 +65,9 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         return
     if isinstance(obj, TensorValue):
         raise refuse("W106", f"assignment to Tensor.{name}", cap.loc())
+    if isinstance(obj, Const) and isinstance(obj.obj, types.ModuleType) and (
+            _module_set(cap, obj, name, value, done)):  # fmt: skip
+        return
     if isinstance(obj, Const) and isinstance(obj.obj, type) and cap.private.has(obj.obj):
         _set_private(cap, obj, name, value, done)
         return
@@ -71,6 +80,18 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
     if looked:
         raise Stuck("W106", why, cap.loc(), looked)
     raise refuse("W106", why, cap.loc())
+
+
+def _module_set(cap: Capture, obj: Const, name: str, value: Value, done: Cont) -> bool:
+    """Whether the class of a module, such as torch.backends.cudnn, has a descriptor for it."""
+    kind = type(obj.obj)
+    raw = mro_lookup(kind, name)
+    user_set = mro_lookup(type(raw), "__set__")
+    if not isinstance(user_set, types.FunctionType):
+        return False
+    found = class_value(cap, raw, kind, name)
+    cap.call(Const(user_set), [found, obj, value], {}, lambda _: done(Const(None)))
+    return True
 
 
 def _same_data(x: TensorValue, value: Value) -> bool:

@@ -204,7 +204,7 @@ def _handler_of(real: Any) -> Any:
         found = FUNCTIONS.get(real)
     except TypeError:  # unhashable
         return None
-    if found is None and (isinstance(real, types.FunctionType) or is_cython(real)):
+    if found is None and (isinstance(real, types.FunctionType | type) or is_cython(real)):
         found = NAMED.get((real.__module__, real.__qualname__))
     return found
 

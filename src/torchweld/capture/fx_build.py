@@ -147,7 +147,7 @@ class GraphBuilder:
         with torch.no_grad(), outside_of_transforms():
             fake = self._fake(real) if form is None else symbolic_twin(
                 self.mode, real, form.sizes, form.strides)  # fmt: skip
-        node = self._placeholder(self._name(source.text()))
+        node = self.placeholder(self._name(source.text()))
         node.meta[VAL] = fake
         kind = type(real)
         value = PassedTensor(node, fake, kind, source) if is_passed(source) and form is None else (
@@ -200,7 +200,7 @@ class GraphBuilder:
             raise self.late.undecided()
         node = self.numbers.get(id(x))
         if node is None:
-            node = self.numbers[id(x)] = self._placeholder(f"number_{len(self.numbers)}")
+            node = self.numbers[id(x)] = self.placeholder(f"number_{len(self.numbers)}")
             node.meta[VAL] = plain_number(x.now)
             self.places.append(x)
         return node
@@ -246,7 +246,7 @@ class GraphBuilder:
                 if version_of(v.fake) != self.versions[i] or (
                     written and memory_of(v.fake) in written)]  # fmt: skip
 
-    def _placeholder(self, name: str) -> Node:
+    def placeholder(self, name: str) -> Node:
         """An input of the graph. Its parameter has the node's name, which no other node has."""
         node = self.root.placeholder(name)
         node.target = node.name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torchweld.capture.state import VFrame
 from torchweld.capture.values.base import BoundValue, Const
@@ -18,13 +18,23 @@ RAISED = (IndexError, RuntimeError)
 _CLASSES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "BUILD_TUPLE")
 
 
+def _rows(frame: VFrame) -> Iterator[Protected]:
+    """Where an exception goes at the place where a frame is now: to the innermost handler, and on
+    from there if it is raised again."""
+    row = frame.code.handler(frame.ip - 1)
+    while row is not None:
+        yield row
+        row = frame.code.handler(row.target)
+
+
 def handles(frame: VFrame) -> bool:
     """Whether an exception where a frame is now runs code of it; leaving a mode of torch does not
     count, since it is not really entered.
     """
-    row = frame.code.handler(frame.ip - 1)
-    if row is None:
-        return False
+    return any(_runs_code(frame, row) for row in _rows(frame))
+
+
+def _runs_code(frame: VFrame, row: Protected) -> bool:
     if not _is_with(frame, row):
         return frame.code.instrs[row.target].op == "PUSH_EXC_INFO"
     leave = _leaving(frame, row)
@@ -37,9 +47,10 @@ def catches(frame: VFrame) -> bool:
     """Whether an operator's error may end where a frame is now: in an `except` that matches it, or
     in `suppress`. What only cleans up, and what names an unrelated class, does not.
     """
-    row = frame.code.handler(frame.ip - 1)
-    if row is None:
-        return False
+    return any(_may_end(frame, row) for row in _rows(frame))
+
+
+def _may_end(frame: VFrame, row: Protected) -> bool:
     if _is_with(frame, row):
         return _leaving(frame, row) is contextlib.suppress.__exit__
     code = frame.code.instrs

@@ -12,6 +12,7 @@ it; looking into it fixes the number.
 
 from __future__ import annotations
 
+import datetime
 import math
 import operator
 from collections.abc import Callable
@@ -23,7 +24,7 @@ import torch
 from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import Loc
 from torchweld.capture.predicates import SameNumber
-from torchweld.capture.state import refuse
+from torchweld.capture.state import raised, refuse
 from torchweld.capture.values.base import (
     Const,
     ListValue,
@@ -35,6 +36,7 @@ from torchweld.capture.values.base import (
 from torchweld.capture.values.number import GraphNumber
 from torchweld.ir.source import Source
 
+_TIMES = (datetime.datetime, datetime.date, datetime.timedelta, datetime.time)
 AddGuard = Callable[[str, Source, object], None]
 
 _NUMBERS = (int, float)
@@ -111,6 +113,19 @@ class LateNumber(Const):
         return f"LateNumber({self.now!r})"
 
 
+class LateTensor(LateNumber):
+    """A tensor that is drawn when the compiled code runs. now: a fake one.
+
+    value: the Value that is the tensor itself; None if the frame has a copy of it.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.value: TensorValue | None = None
+
+
 class LateNumbers:
     """The late numbers of one capture, in the order in which they are computed.
 
@@ -146,6 +161,14 @@ class LateNumbers:
         self.active = True
         return made
 
+    def tensor(self, fake: torch.Tensor, fn: Callable[..., Any],
+               args: tuple[Value, ...]) -> LateTensor:  # fmt: skip
+        """What a call gives that draws a tensor, which looks like `fake`."""
+        made = LateTensor(self, fake, None, fn, args, drawn=True)
+        self.computed.append(made)
+        self.active = True
+        return made
+
     def clock(self, fn: Callable[..., Any], args: tuple[Value, ...], after: bool) -> LateNumber:
         """What a clock shows. after: whether an operator was called before."""
         now = fn(*(a.obj for a in args))  # type: ignore[attr-defined]
@@ -161,11 +184,27 @@ class LateNumbers:
         self.computed.append(made)
         return made
 
+    def of_times(self, fn: Callable[..., Any], args: list[Value]) -> LateNumber:
+        """fn of times and constants. Errors: Raised; GraphBreak if it gives anything else."""
+        if not all(isinstance(a, Const) for a in args):
+            raise refuse("W120", "a time with what is not constant", self.loc())
+        try:
+            now = fn(*(a.now if isinstance(a, LateNumber) else a.obj for a in args))  # type: ignore[attr-defined]
+        except Exception as error:
+            raise raised(type(error), *error.args) from None
+        if not is_time(now) and type(now) not in (int, float, str):
+            raise refuse("W120", f"a {type(now).__name__} of a time", self.loc())
+        made = LateNumber(self, now, None, fn, tuple(args))
+        self.computed.append(made)
+        return made
+
     def binary(self, symbol: str, a: Value, b: Value) -> LateNumber | None:
         """a <symbol> b, or None if it is no arithmetic of late numbers, or sum of late texts."""
         fn: Any = _INFIX.get(symbol) or _INFIX.get(symbol.removesuffix("="))
         if fn is operator.add and are_late_texts([a, b]):
             return self.text(fn, [a, b])
+        if fn is not None and any(isinstance(x, LateNumber) and is_time(x.now) for x in (a, b)):
+            return self.of_times(fn, [a, b])
         return self._compute(fn, [a, b]) if fn is not None else None
 
     def unary(self, symbol: str, x: Value) -> LateNumber | None:
@@ -280,6 +319,11 @@ class Decided:
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and (
             (other.tree, other.answer) == (self.tree, self.answer))  # fmt: skip
+
+
+def is_time(x: object) -> bool:
+    """Whether an object is a date, a time, or the time between two."""
+    return type(x) in _TIMES
 
 
 def plain_number(x: Any) -> Any:

@@ -108,6 +108,8 @@ def substitute_of(fn: Any) -> Callable[..., Any] | None:
     found = _known.get(id(fn))
     if found is not None and found.substitute is not None:
         return found.substitute
+    if fn is torch.manual_seed and fn is not torch.random.manual_seed:
+        return torch.random.manual_seed  # torch._dynamo disables it for itself
     if isinstance(fn, types.FunctionType) and fn.__name__.startswith(("_init_group", "_fused_")):
         return _of_optimizer(fn)
     functions = sys.modules.get("torch._dynamo.variables.functions")

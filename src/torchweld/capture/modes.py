@@ -82,6 +82,7 @@ SETTERS: dict[Any, Callable[..., Callable[[], Any]]] = {
     **{setter: functools.partial(lambda getter, on: getter, getter)
        for setter, getter in ATTENTION.items()},
     torch._C._set_sdp_priority_order: lambda order: attention_order,
+    torch.set_default_dtype: lambda dtype: torch.get_default_dtype,
 }  # fmt: skip
 # calls without an argument -> what undoes them
 STEPS: dict[Any, Any] = {

@@ -9,6 +9,7 @@ refuse      stop the capture, with a reason
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 import types
@@ -20,7 +21,7 @@ import torch
 
 from torchweld.capture.attrs import from_python, mro_lookup, watch_class
 from torchweld.capture.kernels import inner_function
-from torchweld.capture.late import LateNumber, takes_late
+from torchweld.capture.late import LateNumber, is_time, takes_late
 from torchweld.capture.leaf_reads import by_name, guard_leaf
 from torchweld.capture.marks import Mark, mark_of
 from torchweld.capture.plain_classes import is_plain, is_pure
@@ -75,6 +76,8 @@ def _inline(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
 def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                cont: Cont | None) -> None:  # fmt: skip
     """Record fn(*args, **kwargs) as a call_function node."""
+    if "generator" in kwargs and _drawn(cap, "call_function", fn, args, kwargs, cont):
+        return
     if any(isinstance(x, InstanceValue | ListValue | TupleValue) for x in (
             *args, *kwargs.values())) and _overridden(cap, fn, args, kwargs, cont):  # fmt: skip
         return
@@ -168,9 +171,18 @@ def inline_anyway(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Va
         cap.inline_next.discard(fn)
 
 
+def _drawn(*args: Any) -> bool:
+    """See torch_generators.py, which is loaded when somebody draws with a generator of his own."""
+    name = "torchweld.capture.functions.torch_generators"
+    found: bool = importlib.import_module(name).drawn(*args)
+    return found
+
+
 def _method_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                  cont: Cont | None) -> None:  # fmt: skip
     """Record a Tensor method as a call_method node."""
+    if "generator" in kwargs and _drawn(cap, "call_method", fn, args, kwargs, cont):
+        return
     args = [cap.unwrap(a) for a in args]
     kwargs = {k: cap.unwrap(v) for k, v in kwargs.items()}
     try:
@@ -256,6 +268,9 @@ def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
     """A method descriptor or slot wrapper of a built-in type: the METHODS table, else pure."""
     if args and isinstance(args[0], OwnedValue):
         FUNCTIONS[OwnedValue](cap, [Const(fn), *args], kwargs, cont)
+        return
+    if args and isinstance(args[0], LateNumber) and is_time(args[0].now) and not kwargs:
+        cap.deliver(cap.late.of_times(fn, args), cont)
         return
     owner = getattr(fn, "__objclass__", None)
     if owner is None and isinstance(getattr(fn, "__self__", None), type):

@@ -43,6 +43,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.owned import OwnedValue, ProxyValue
 from torchweld.capture.values.past import Past
+from torchweld.capture.values.prepared import PreparedValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.source import InstanceDict, Item
@@ -81,7 +82,9 @@ def _dict(r: Residual, x: DictValue) -> str:
     kind = r.bind_const(x.kind)
     if x.kind is collections.defaultdict:
         return r.assign(f"{kind}({r.expr(x.factory)}, {text})")
-    return r.assign(f"{kind}({text})")
+    name = r.names[id(x)] = r.assign(f"{kind}({text})")
+    r.lines += [f"{name}.{key} = {r.expr(value)}" for key, value in x.attrs.items()]
+    return name
 
 
 def _set(r: Residual, x: SetValue) -> str:
@@ -240,6 +243,10 @@ def _owned(r: Residual, x: OwnedValue) -> str:
     return name
 
 
+def _prepared(r: Residual, x: PreparedValue) -> str:
+    return r.names[id(x.late)]
+
+
 def again(fn: Any, x: Any, args: list[Any], named: dict[str, Any]) -> None:
     """Do again what was done to an object; what it raises was handled."""
     with contextlib.suppress(Exception):
@@ -281,7 +288,7 @@ BUILDERS: dict[type, Any] = {
     SetValue: _set, SliceValue: _slice, BoundValue: _bound, PartialValue: _partial,
     ViewValue: _view, CellValue: _cell, FunctionValue: _function, InstanceValue: _instance,
     OwnedValue: _owned, ProxyValue: _proxy, IteratorValue: _iterator, GeneratorValue: generator,
-    ArrayValue: _array, LateText: _late_text, ObjectId: _object_id,
+    ArrayValue: _array, LateText: _late_text, ObjectId: _object_id, PreparedValue: _prepared,
 }  # fmt: skip
 
 

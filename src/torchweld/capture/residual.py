@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
 from torchweld.base.errors import InternalError
@@ -15,7 +16,7 @@ from torchweld.capture.by_data import Made
 from torchweld.capture.class_writes import class_statements
 from torchweld.capture.draws import go_back, state_of
 from torchweld.capture.grads import dropped, is_spent, spent, unchanged, without_graph
-from torchweld.capture.late import TYPE_VARIES, LateNumber
+from torchweld.capture.late import TYPE_VARIES, LateNumber, LateTensor
 from torchweld.capture.modes import around, copied, memory
 from torchweld.capture.modes_kept import Calls
 from torchweld.capture.numbers import number_text, unwritten
@@ -56,6 +57,7 @@ class Residual:
     def __init__(self, cap: Capture) -> None:
         self.cap = cap
         self.lines: list[str] = []
+        self._assigned = 0
         self.params: dict[Source, str] = {}
         self.consts: dict[str, object] = {}
         self.names: dict[int, str] = {}
@@ -167,11 +169,15 @@ class Residual:
                 self.lines += self._computed(x)
 
     def _computed(self, x: LateNumber) -> list[str]:
+        kept, self.lines = self.lines, []
         args = ", ".join(self.late(a) if isinstance(a, LateNumber) else self.expr(a)
                          for a in x.args)  # fmt: skip
+        lines, self.lines = self.lines, kept
         name = self.names[id(x)] = f"n{len(self._computes)}"
         self._computes.append(x)
-        lines = [f"{name} = {self.bind_const(x.fn)}({args})"]
+        lines.append(f"{name} = {self.bind_const(x.fn)}({args})")
+        if isinstance(x, LateTensor) and x.value is not None:
+            self.names[id(x.value)] = name
         if x.fn in TYPE_VARIES:
             lines.append(f"if type({name}) is not {self.bind_const(type(x.now))}: raise TypeError")
         return lines
@@ -193,8 +199,7 @@ class Residual:
 
     def _number(self, x: LateNumber) -> str:
         """A late number as the graph gets it."""
-        plain = type(x.now) in (int, float)
-        return self.late(x) if plain else f"{self.late(x)}.item()"
+        return f"{self.late(x)}.item()" if isinstance(x.now, np.generic) else self.late(x)
 
     def calling(self, call: str) -> tuple[str, list[str]]:
         """The statements that call the graph, so that its outputs are inference tensors where
@@ -236,7 +241,8 @@ class Residual:
         return name
 
     def assign(self, text: str) -> str:
-        name = f"v{len(self.lines)}"
+        name = f"v{self._assigned}"
+        self._assigned += 1
         self.lines.append(f"{name} = {text}")
         return name
 
@@ -267,7 +273,8 @@ class Residual:
 
 def _cannot_fail(x: LateNumber) -> bool:
     """Whether a draw depends on nothing but the state of its generator."""
-    return x.drawn and not any(isinstance(a, LateNumber) for a in x.args)
+    return x.drawn and not isinstance(x, LateTensor) and not any(
+        isinstance(a, LateNumber) for a in x.args)  # fmt: skip
 
 
 def without_grad(x: torch.Tensor) -> torch.Tensor:

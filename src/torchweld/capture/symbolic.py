@@ -153,6 +153,7 @@ class Sizes:
     nodes: dict[Expr, Node] = field(default_factory=dict)
     promised: dict[Expr, Reading] = field(default_factory=dict)
     data: DataSizes = field(init=False)
+    of_drawn: Callable[[LateNumber], SizeValue | None] = lambda _: None
 
     def __post_init__(self) -> None:
         self.data = DataSizes(self.env, self.varying.supposes)
@@ -243,6 +244,13 @@ class Sizes:
 
     def number(self, x: LateNumber) -> SizeValue | None:
         """A late number as a symbol; None if it is no integer, nor computed of some."""
+        if x.drawn and not x.after and type(x.now) is int and id(x) not in self.numbers:
+            found = self.of_drawn(x)
+            if found is not None:
+                self.numbers[id(x)] = found
+                self.kept.append(x)
+        if x.drawn:
+            return self.numbers.get(id(x))
         whole = type(x.now) is int or (x.source is None and x.fn in _FLOATS)
         if x.fixed or not whole or not self.varying.integers:
             return None

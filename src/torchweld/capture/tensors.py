@@ -18,6 +18,7 @@ from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import FUNCTIONS, GETATTR
 from torchweld.capture.values.base import (
+    ArrayValue,
     BoundValue,
     Const,
     ListValue,
@@ -211,7 +212,7 @@ def tensor_getitem(cap: Capture, obj: TensorValue, key: Value, cont: Cont | None
             out = cap.builder.call("call_function", index, [obj, ListValue(found)], {}, cap.loc())
             cap.deliver(out, cont)
             return
-    obj, at = _selected(cap, obj, places_of_masks(cap, cap.unwrap(key)))
+    obj, at = _selected(cap, obj, places_of_masks(cap, key_of(cap, cap.unwrap(key))))
     if at is _NOTHING:
         cap.deliver(obj, cont)
         return
@@ -289,7 +290,7 @@ def _places_in(cap: Capture, obj: TensorValue, key: Value) -> list[Any] | None:
 def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> None:
     """obj[key] = value."""
     try:
-        at = cap.unwrap(key)
+        at = key_of(cap, cap.unwrap(key))
         if isinstance(value, TensorValue) and value.fake.dim():
             at = places_of_masks(cap, at)
         obj, at = _selected(cap, obj, at)
@@ -297,6 +298,25 @@ def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> 
         cap.builder.call("call_function", operator.setitem, [obj, at, value], {}, cap.loc())
     except NotConstant:
         raise refuse("W103", "assignment to an item of a Tensor", cap.loc()) from None
+
+
+def key_of(cap: Capture, key: Value) -> Value:
+    """A key, or a part of one: arrays, and lists of places some of which are drawn, as tensors."""
+    if isinstance(key, TupleValue) and key.cls() is tuple:
+        return TupleValue([key_of(cap, i) for i in cap.force_items(key.items)])
+    if isinstance(key, ArrayValue) and not key.scalar:
+        return key.tensor
+    if not cap.late.active or not isinstance(key, ListValue):
+        return key
+    items = cap.force_items(key.items)
+    if not any(map(_is_late, items)) or not all(
+            isinstance(i, Const) and type(i.sample) is int for i in items):  # fmt: skip
+        return key
+    return cap.builder.call("call_function", torch.tensor, [key], {}, cap.loc())
+
+
+def _is_late(x: Value) -> bool:
+    return isinstance(x, LateNumber) and not x.fixed
 
 
 # Masks as indices: which elements they choose is found once, and is an index like any other then.

@@ -29,13 +29,17 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
 
     draws: how many operators drew random numbers. noted: while watching, what memory was written.
     writes: the memory of every tensor that was written, in order. maker: of sizes that only the
-    data decides, while they may be made.
+    data decides, while they may be made. closed: the line, for who draws after the state of the
+    generator was to be set behind the graph, shut: for who computes after another setting was to
+    be; None while it is not.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.written: set[int] = set()
         self.draws = 0
+        self.closed: Callable[[], Loc] | None = None
+        self.shut: Callable[[], Loc] | None = None
         self.watching = 0
         self.noted: set[int] = set()
         self.writes: list[int] = []
@@ -48,8 +52,14 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
                 return out
         if self.maker is not None and func in _BOUNDS:
             _BOUNDS[func](self.maker.env, *args, **(kwargs or {}))
-        self.draws += torch.Tag.nondeterministic_seeded in func.tags and not (
-            _keeps_all(func, args, kwargs or {}))  # fmt: skip
+        if self.shut is not None:
+            raise refuse("W106", "an operator behind a change of a setting of torch", self.shut())
+        if torch.Tag.nondeterministic_seeded in func.tags and not (
+                _keeps_all(func, args, kwargs or {})):  # fmt: skip
+            self.draws += 1
+            if self.closed is not None:
+                why = "random numbers behind a change of the state of their generator"
+                raise refuse("W106", why, self.closed())
         if func._schema.is_mutable:
             for i, place in enumerate(func._schema.arguments):
                 if place.alias_info is not None and place.alias_info.is_write:

@@ -22,6 +22,7 @@ ORIGIN = "origin"  # node.meta[ORIGIN]: name of the captured node it came from
 KEEP = "keep"  # node.meta[KEEP]: True if the program asks to keep it and not to compute it again
 AGAIN = "again"  # node.meta[AGAIN]: True if the program asks to compute it again, not to keep it
 OWNED = "owned"  # node.meta[OWNED]: True for a placeholder that is a module's parameter or buffer
+DRAWN = "drawn"  # node.meta[DRAWN]: True for a placeholder of a tensor that is drawn in each call
 BY_DATA = "by_data"  # node.meta[BY_DATA]: True if the data decides a size of what it makes
 RELATIONS = "relations"  # node.meta[RELATIONS]: what an asking node asks (ir/conditions.py)
 WRITES = "writes"  # node.meta[WRITES]: which of its `all_input_nodes` are of memory that it writes

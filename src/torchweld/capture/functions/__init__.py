@@ -4,6 +4,7 @@ What few programs call is in modules that are imported when the first one does.
 """
 
 import contextvars
+import datetime
 import importlib
 import os
 import sys
@@ -11,6 +12,7 @@ import threading
 import time
 from typing import Any
 
+import torch
 from torch.utils.hooks import RemovableHandle
 
 from torchweld.capture import attrs_callable
@@ -48,7 +50,9 @@ from torchweld.capture.functions import (
     weak_references,
     whole,
 )
-from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, NAMED
+from torchweld.capture.late import LateNumber
+from torchweld.capture.tables import CLASSES, FUNCTIONS, GETATTR, METHODS, NAMED
+from torchweld.capture.values.prepared import PreparedValue
 from torchweld.capture.wrap import WRAPPERS
 
 __all__ = [
@@ -88,3 +92,22 @@ for _name, _fn_name in (("get", "get"), ("set", "put"), ("reset", "reset")):
 WRAPPERS.add(contextvars.Token, _later("context_variables", "token"))
 CLASSES.add(RemovableHandle, _later("module_hooks", "make"))
 FUNCTIONS.add(sys._getframe, _later("own_frames", "frame"))
+for _kind, _name in ((datetime.datetime, "now"), (datetime.datetime, "utcnow"),
+                     (datetime.datetime, "today"), (datetime.date, "today")):  # fmt: skip
+    METHODS.add((_kind, _name), _later("late_times", "now", _name))
+GETATTR.add(LateNumber, _later("late_times", "attr"))
+for _fn in (torch.set_float32_matmul_precision, torch.use_deterministic_algorithms,
+            torch.set_num_threads, *(
+                fn for name, fn in vars(torch._C).items() if name.startswith(("_set_cudnn_",
+                "_set_cublas_allow", "_set_mkldnn_", "_cuda_set_cudnn_benchmark_limit"))
+            )):  # fmt: skip
+    FUNCTIONS.add(_fn, _later("settings", "change", _fn))
+for _name, _fn_name in (("_set_fp32_precision_setter", "precision"),
+                        ("_get_fp32_precision_getter", "read_precision")):  # fmt: skip
+    if hasattr(torch._C, _name):
+        FUNCTIONS.add(getattr(torch._C, _name), _later("settings", _fn_name))
+CLASSES.add(torch.Generator, _later("torch_generators", "make"))
+GETATTR.add(PreparedValue, _later("torch_generators", "attr"))
+FUNCTIONS.add(torch.random.manual_seed, _later("torch_generators", "seed_all"))
+for _name in ("manual_seed", "get_state", "set_state", "initial_seed"):
+    METHODS.add((torch._C.Generator, _name), _later("torch_generators", _name))

@@ -15,6 +15,7 @@ import torch
 from torchweld.capture.arrays.functions import copied
 from torchweld.capture.attrs_write import set_attr
 from torchweld.capture.functions.builtin import get_attr_or
+from torchweld.capture.functions.dict_attrs import all_attrs
 from torchweld.capture.instances import load_all_attrs
 from torchweld.capture.ops import user_method
 from torchweld.capture.session import Capture
@@ -226,6 +227,7 @@ def _copy_container(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Va
             for key, slot in list(x.items.items()):
                 out.items[key] = item(slot)
                 out.keys[key] = x.keys[key]
+            out.attrs.update({k: item(v) for k, v in all_attrs(cap, x).items()})
             return out
         case SetValue():
             same = SetValue(x.kind)

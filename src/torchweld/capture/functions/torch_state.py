@@ -28,7 +28,6 @@ from torchweld.capture.modes import (
     undo_of,
 )
 from torchweld.capture.numbers import in_optimizer
-from torchweld.capture.policy import inline_anyway
 from torchweld.capture.session import Capture, is_compiling
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.suspend import stops_of
@@ -96,14 +95,14 @@ for _fn in (
     torch._C._is_autocast_available, torch.is_autocast_cpu_enabled, torch.get_autocast_cpu_dtype,
     torch.get_autocast_gpu_dtype, torch.cuda.is_available, torch.backends.mkldnn.is_available,
     torch.cuda.is_initialized, torch.distributed.is_available, torch.get_default_device,
-    torch.cuda.device_count, torch._C._is_any_autocast_enabled, torch._C._get_cudnn_enabled,
+    torch.cuda.device_count, torch._C._is_any_autocast_enabled,
     torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack,
-    torch.cuda.is_bf16_supported,
+    torch.cuda.is_bf16_supported, torch._C._accelerator_getAccelerator,
     torch._C._get_privateuse1_backend_name, torch.amp.is_autocast_available,
     torch._C._is_torch_function_mode_enabled,
-    *(getattr(torch._C, f"_get_{name}") for name in (
-        "cudnn_benchmark", "cudnn_deterministic", "cudnn_allow_tf32", "mkldnn_enabled")
-      if hasattr(torch._C, f"_get_{name}")),
+    *(fn for name, fn in vars(torch._C).items() if name.startswith(
+        ("_get_cudnn_", "_get_cublas_allow", "_get_mkldnn_", "_cuda_get_cudnn_"))
+      and not name.endswith(("_size", "_sdp_enabled"))),
 ):  # fmt: skip
     _getter(_fn)
 
@@ -192,15 +191,6 @@ def record_function(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None)
     cap.call(Const(contextlib.nullcontext), [], {}, cont)
 
 
-@function(torch.backends.cudnn.flags)
-def cudnn_flags(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """Without cuDNN, a context that does nothing."""
-    if torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
-        inline_anyway(cap, torch.backends.cudnn.flags, args, kwargs, cont)
-    else:
-        cap.call(Const(contextlib.nullcontext), [], {}, cont)
-
-
 # ---------------------------------------------------------------------- setters
 def _setter(fn: Callable[..., Any]) -> None:
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
@@ -282,8 +272,6 @@ def _attr(obj: Value, name: str) -> Value:
     return found
 
 
-@function(torch.manual_seed, torch.seed, torch.set_default_dtype, torch.set_default_device,
-          torch.use_deterministic_algorithms, torch.set_num_threads,
-          torch.set_float32_matmul_precision)  # fmt: skip
+@function(torch.seed, torch.set_default_device)
 def global_setting(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     raise refuse("W106", "a global setting of torch is changed", cap.loc())

@@ -114,9 +114,7 @@ class Loose(Const):
         return type(self.real)
 
 
-NONE = Const(None)
-TRUE = Const(True)
-FALSE = Const(False)
+NONE, TRUE, FALSE = Const(None), Const(True), Const(False)
 
 
 def boolean(x: object) -> Const:
@@ -272,10 +270,11 @@ class DictValue(Mutable):
     """A dict, OrderedDict or defaultdict, keyed by `hash_key` of the key.
 
     `complete`: whether `items` has every key in order. A dict from outside starts incomplete: keys
-    are read on demand, and `absent` remembers those that were found missing.
+    are read on demand, and `absent` remembers those that were found missing. attrs: what an
+    OrderedDict has besides.
     """
 
-    __slots__ = ("absent", "complete", "factory", "items", "keys", "kind")
+    __slots__ = ("absent", "attrs", "complete", "factory", "items", "keys", "kind")
 
     def __init__(self, kind: type = dict, source: Source | None = None,
                  real: object = None) -> None:  # fmt: skip
@@ -286,6 +285,7 @@ class DictValue(Mutable):
         self.absent: set[object] = set()
         self.complete = real is None
         self.factory: Value = NONE
+        self.attrs: dict[str, Value] = {}
 
     def cls(self) -> type:
         return self.kind

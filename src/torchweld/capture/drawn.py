@@ -1,0 +1,75 @@
+"""Tensors that are drawn before the graph runs: inputs of it that come from no argument.
+
+A generator that the frame names, of torch's or of NumPy's, must be left in eager's state, so that
+the residual program draws from it, in the order of the frame, and gives the graph what it drew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchweld.capture.draws import generator_of
+from torchweld.capture.late import LateNumber, LateTensor
+from torchweld.capture.session import Capture
+from torchweld.capture.values.base import Const, InstanceValue, SizeValue, TensorValue, Value
+from torchweld.capture.values.prepared import PreparedValue
+from torchweld.ir.expr import Expr, atoms
+from torchweld.ir.graph import DRAWN, VAL
+
+
+def drawn_input(cap: Capture, late: LateTensor) -> TensorValue:
+    """The placeholder of a drawn tensor."""
+    builder = cap.builder
+    node = builder.placeholder(f"drawn_{len(cap.late.computed)}")
+    node.meta[VAL], node.meta[DRAWN] = late.now, True
+    builder.places.append(late)
+    return builder.known(TensorValue(node, late.now))
+
+
+def own_copy(cap: Capture, x: TensorValue) -> TensorValue:
+    """A tensor that the frame may write to."""
+    made = cap.builder.call("call_method", "clone", [x], {}, cap.loc())
+    assert isinstance(made, TensorValue)
+    return made
+
+
+def is_default(real: Any) -> bool:
+    """Whether a generator is one that operators draw from which are given none."""
+    return real is torch.default_generator or any(
+        real is g for g in getattr(torch.cuda, "default_generators", ()))  # fmt: skip
+
+
+def real_generator(x: Value) -> Any:
+    """The torch.Generator from outside that a value is; None if it is no such thing."""
+    real = x.real if isinstance(x, InstanceValue) else getattr(x, "obj", None)
+    return real if isinstance(real, torch.Generator) else None
+
+
+def draw_tensor(cap: Capture, fake: torch.Tensor, generator: Value, fn: Callable[..., Any],
+                args: list[Value]) -> TensorValue:  # fmt: skip
+    """The tensor that fn(generator, *args) draws, which looks like `fake`."""
+    if not isinstance(generator, PreparedValue):
+        generator_of(cap, generator)
+    cap.unguarded += 1
+    late = cap.late.tensor(fake, fn, (generator, *args))
+    return drawn_input(cap, late)
+
+
+def as_size(cap: Capture, x: LateNumber) -> SizeValue | None:
+    """A drawn integer as a size that only the data decides."""
+    fake = cap.builder.run("call_function", torch.empty, [()], {"dtype": torch.int64}, cap.loc())
+    late = LateTensor(cap.late, fake, None, torch.tensor, (x,), drawn=True)
+    cap.late.computed.append(late)
+    made = cap.builder.whole_number(drawn_input(cap, late), cap.loc())
+    return made if isinstance(made, SizeValue) else None
+
+
+def known_before(cap: Capture, x: Value) -> bool:
+    """Whether a number is known before the graph runs."""
+    if isinstance(x, SizeValue):
+        held = x.number.node.value
+        return isinstance(held, Expr) and atoms(held).isdisjoint(cap.sizes.data.found)
+    return isinstance(x, Const)
