@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         maybe_mark_dynamic,
     )
     from torchweld.explanation import Explanation, explain
+    from torchweld.ir.dims import Dim, Shapes
     from torchweld.surface import (
         allow_in_graph,
         assume_constant_result,
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Dim",
     "Explanation",
+    "Shapes",
     "allow_in_graph",
     "assume_constant_result",
     "compile",
@@ -66,6 +69,7 @@ _PLACES = {
         "maybe_mark_dynamic",
     ),
     "torchweld.explanation": ("Explanation", "explain"),
+    "torchweld.ir.dims": ("Dim", "Shapes"),
     "torchweld.surface": (
         "allow_in_graph",
         "assume_constant_result",

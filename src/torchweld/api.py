@@ -8,7 +8,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -73,7 +73,8 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
             backend: str | Backend | None = "torchweld", mode: str | None = None,
             options: dict[str, Any] | None = None, name: str | None = None, disable: bool = False,
             recompile_limit: int | None = None,
-            isolate_recompiles: bool = False) -> Any:  # fmt: skip
+            isolate_recompiles: bool = False, dynamic_shapes: Any = None,
+            shapes_spec: Any = None) -> Any:  # fmt: skip
     """Compile a function, method or nn.Module; also a decorator, with and without arguments.
 
     fullgraph: raise FullGraphError instead of running eagerly what cannot be captured.
@@ -97,13 +98,35 @@ def compile(model: Any = None, *, fullgraph: bool = False, dynamic: bool | None 
     disable: give the model back as it is.
     recompile_limit: the same as in `options`.
     isolate_recompiles: share no entries with other calls of compile() for the same function.
+    dynamic_shapes: which sizes vary, by parameter: {"x": {0: Dim("rows")}}; the forms of
+        torch.export and torch's ShapesSpec too (docs/dynamic.md). shapes_spec: the same.
     Errors: TypeError or ValueError that names the argument.
     """
     chosen = options_of(fullgraph, dynamic, backend, mode, options, disable, recompile_limit,
                         isolate_recompiles)  # fmt: skip
+    given = [s for s in (dynamic_shapes, shapes_spec) if s is not None]
+    if dynamic is not None and given:
+        raise UsageError("W401", "dynamic and dynamic_shapes say the same in two ways")
     if model is None:
-        return lambda fn: _compile(fn, chosen, disable)
-    return _compile(model, chosen, disable)
+        return lambda fn: _compile(fn, _with_shapes(fn, chosen, given), disable)
+    return _compile(model, _with_shapes(model, chosen, given), disable)
+
+
+def _with_shapes(model: Any, options: Options, given: list[Any]) -> Options:
+    """The options with what is said of sizes, here or by torch's decorator `dynamic_spec`."""
+    fn = getattr(model, "forward", model) if isinstance(model, torch.nn.Module) else model
+    attached = getattr(fn, "_dynamic_spec", None)
+    if attached is not None:
+        given = [*given, attached]
+    if not given:
+        return options
+    if len(given) > 1:
+        raise UsageError("W401", "the sizes that vary are given twice: as dynamic_shapes, as "
+                                 "shapes_spec or by dynamic_spec")  # fmt: skip
+    specs = importlib.import_module("torchweld.shape_specs")
+    shapes = specs.read(given[0])
+    shapes.check(model)
+    return replace(options, shapes=shapes)
 
 
 def options_of(fullgraph: Any, dynamic: Any, backend: Any, mode: Any, options: Any, disable: Any,
@@ -208,7 +231,7 @@ def _compile(model: Any, options: Options, disabled: bool) -> Any:
 def _key(options: Options) -> tuple[object, ...]:
     """Equal for options that compile alike; what it names lives as long as the options do."""
     return (id(options.backend), options.fullgraph, options.dynamic, options.recompile_limit,
-            options.graph, options.apart)  # fmt: skip
+            options.graph, options.apart, id(options.shapes))  # fmt: skip
 
 
 def _shared(fn: types.FunctionType, options: Options) -> Dispatcher:

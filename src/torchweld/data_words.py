@@ -47,9 +47,10 @@ def piece_lines(graph: Graph) -> Iterator[str]:
 def cut_words(steps: Steps) -> str:
     """`cut at model.py:12 nonzero (a size that only the data decides)`."""
     said = [", ".join(c.text() for c in gap) for gap in steps.gaps]
-    many = sum(map(len, steps.gaps)) > 1
-    what = "sizes" if many else "a size"
-    return f"cut at {'; then at '.join(said)} ({what} that only the data decides)"
+    causes = [c for gap in steps.gaps for c in gap]
+    what = "sizes" if sum(c.makes for c in causes) > 1 else "a size"
+    behind = ", and gradients behind it" * any(not c.makes for c in causes)
+    return f"cut at {'; then at '.join(said)} ({what} that only the data decides{behind})"
 
 
 _SAID = {conditions.check: "checked, as torch._check says",

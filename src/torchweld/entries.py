@@ -29,9 +29,11 @@ from torchweld.capture.overlap import safe_from_overlap
 from torchweld.capture.residual import CALL, EAGER
 from torchweld.capture.session import Compiling, is_compiling
 from torchweld.capture.size_guards import size_guards
+from torchweld.capture.symbolic import marked_dims
 from torchweld.frame.program import Entry
 from torchweld.graph_facts import examples, mark_owned
-from torchweld.ir.graph import BY_DATA, SETTINGS
+from torchweld.ir.expr import as_expr
+from torchweld.ir.graph import BY_DATA, SETTINGS, VAL
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.pipeline import (
@@ -50,6 +52,8 @@ from torchweld.sites import Made, Site, again, eager_call, locked
 LOCK = threading.RLock()
 # after this many captures in vain it is no other thread's doing
 _CHANGES = 10
+# sizes that are compiled for themselves
+_SPECIAL = (as_expr(0), as_expr(1))
 # a graph with fewer operators that begins or ends at a break runs as it is
 _FEW = 3
 
@@ -80,8 +84,8 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
             region, builder, values, site.options.backend)  # fmt: skip
     else:
         call = restoring(region.graph, region.graph.forward)
+    check_promises(region, args, site)
     if region.env is not None:
-        check_promises(region, args)
         guards = guards_of(region)  # with what the later stages have decided
         builder = GuardBuilder(guards, wanted_sources, len(args))
         program = builder.build()
@@ -153,18 +157,23 @@ def guards_of(region: Region) -> tuple[Guard, ...]:
     return (*region.guards, *size_guards(region.env, region.readings))
 
 
-def check_promises(region: Region, args: tuple[object, ...]) -> None:
-    """Errors: PromiseError for a size that was marked as dynamic, where the code needs one size."""
-    assert region.env is not None
+def check_promises(region: Region, args: tuple[object, ...], site: Site) -> None:
+    """Errors: PromiseError for what was promised to vary, where the code needs one size."""
+    promised, env = site.promised, region.env
     for reading in region.readings:
-        fact = region.env.fixed_by(reading.symbol)
-        if fact is None or reading.kind != "size":
+        fact = None if env is None else env.fixed_by(reading.symbol)
+        if fact is None or reading.kind == "stride" or fact.right in _SPECIAL:
             continue
-        marked = getattr(load(reading.source, args), "__dict__", {})
-        if reading.dim in marked.get("_dynamo_dynamic_indices", ()):
-            name = reading.name(reading.source.text())
-            raise PromiseError("W405", f"{name} was marked with mark_dynamic, but only "
-                               f"{fact.right.text()} fits", at=fact.at)  # fmt: skip
+        x, name = load(reading.source, args), reading.name(reading.source.text())
+        said = isinstance(x, torch.Tensor) and reading.dim in marked_dims(x)
+        if said or (promised is not None and promised.is_strict(x, reading)):
+            how = "marked with mark_dynamic" if said else "said to vary in dynamic_shapes"
+            raise PromiseError("W405", f"{name} was {how}, but only {fact.right.text()} fits",
+                               at=fact.at)  # fmt: skip
+    for guard in region.guards:
+        if promised is not None and guard.source is not None and promised.is_fixed(guard):
+            raise PromiseError("W405", f"{guard.source.text()} was said to vary in dynamic_shapes, "
+                               f"but only {guard.expected!r} fits", at=guard.why)  # fmt: skip
 
 
 # ---------------------------------------------------------------- entries that end by themselves

@@ -25,6 +25,7 @@ from torchweld.base.collection import collection_paused
 from torchweld.base.errors import (
     FullGraphError,
     InternalError,
+    PromiseError,
     RecompileError,
     Refusal,
     StateChanged,
@@ -36,6 +37,7 @@ from torchweld.capture.functions.whole import whole_codes
 from torchweld.capture.guard_build import GuardBuilder
 from torchweld.capture.interp import capture
 from torchweld.capture.marks import Mark, current_stance, mark_of
+from torchweld.capture.named_sources import listed
 from torchweld.capture.originals import follow_originals
 from torchweld.capture.session import Capture, Compiling, is_compiling
 from torchweld.capture.state import Anew, Stuck
@@ -123,6 +125,8 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
         fn: Any = dispatcher.fn
         if _declines(site, named(fn), dispatcher.entries, args):
             return None
+        if (site.options.shapes is not None or listed() is not None) and site.owner is None:
+            importlib.import_module("torchweld.shapes").look_up(site, fn, args)
         entry = _entry_or_eager(fn, args, site, dispatcher.entries)
         dispatcher.add(entry)
         site.entries[:] = dispatcher.entries
@@ -131,6 +135,7 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
         events.emit("capture", "in vain", error.why, code=error.code)
         return None
     finally:
+        site.promised = None
         LOCK.release()
 
 
@@ -412,7 +417,7 @@ def on_frame(view: FrameView) -> tuple[weakref.ReferenceType[Entry], ...] | None
             return _as_before(view)
         with Compiling():
             entry = _inner_entry(view, args, site)
-    except RecompileError as error:
+    except (PromiseError, RecompileError) as error:
         REGION.failed = error
         return _as_before(view)
     except StateChanged:
@@ -459,7 +464,7 @@ def _inner_entry(view: FrameView, args: tuple[object, ...], site: Site) -> Entry
     try:
         fn: Any = view.function
         return _entry_or_eager(fn, args, site, site.entries)
-    except StateChanged:
+    except (PromiseError, StateChanged):
         raise
     except Unsupported:
         return None  # nothing to compile

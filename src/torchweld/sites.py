@@ -16,7 +16,9 @@ from typing import Any
 from weakref import ReferenceType
 
 from torchweld.base import config
+from torchweld.capture import named_sources
 from torchweld.capture.class_state import ClassAttr
+from torchweld.capture.promises import Promised
 from torchweld.capture.symbolic import Varying
 from torchweld.frame.hook import run_hooked
 from torchweld.frame.program import Dispatcher, Entry, Program
@@ -33,7 +35,8 @@ _OWN = (weld_backend, eager_backend)  # which know of sizes that only the data d
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How one function is compiled. apart: an object of its own, if it shares no entries."""
+    """How one function is compiled. apart: an object of its own, if it shares no entries. shapes:
+    what was said of the sizes of its arguments (shape_specs.Given)."""
 
     backend: Backend = weld_backend
     fullgraph: bool = False
@@ -41,6 +44,7 @@ class Options:
     recompile_limit: int = 8
     graph: GraphSettings = field(default_factory=GraphSettings)
     apart: object = None
+    shapes: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -73,6 +77,7 @@ class Site:
     function's site. seen: the breaks on the way to a rest; empty: how many rests in a row before
     it had no operator. copies: whether captures may repeat calls (ADR 0017). by_data, supposes: as
     of `Varying` (ADR 0028). hooks_stay: whether hooks that the frame registers are not removed.
+    promised: of the arguments of the call that is compiled. called: names of those of modules.
     """
 
     options: Options
@@ -96,18 +101,23 @@ class Site:
     by_data: bool = True
     supposes: bool = True
     hooks_stay: bool = False
+    promised: Promised | None = None
+    called: dict[Source, str] = field(default_factory=dict)
 
     def varying(self) -> Varying:
         """What changes from call to call, as far as that is known."""
+        listed = named_sources.listed(lambda: self.called)
         dynamic = self.options.dynamic
         learns = dynamic is not False and config.current().dynamic
         by_data = self.by_data and self.options.backend in _OWN
         unrolls = self.options.fullgraph or len(self.entries) < _UNROLLED
-        return Varying(frozenset(self.late), frozenset(self.parts if learns else ()),
-                       dynamic is True, dynamic is not False, learns,
+        promised = self.promised
+        late = self.late if promised is None else self.late | promised.late()
+        return Varying(frozenset(late), frozenset(self.parts if learns else ()),
+                       dynamic is True, dynamic is not False, learns or bool(promised or listed),
                        frozenset(self.attributes), by_data, self.supposes,
                        frozenset(() if unrolls and not self.owner else self.lengths),
-                       unrolls)  # fmt: skip
+                       unrolls, promised, listed)  # fmt: skip
 
     def clear(self) -> None:
         self.late.clear()

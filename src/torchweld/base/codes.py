@@ -171,6 +171,11 @@ _ROWS = (
         "size that was promised to vary, but cannot",
         "use maybe_mark_dynamic, or change the line that needs one size",
     ),
+    (
+        "W406",
+        "call with sizes that were promised not to come",
+        "change the bounds or the shape specs, or the arguments of this call",
+    ),
     # internal: W9xx
     (
         "W901",

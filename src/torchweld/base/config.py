@@ -123,6 +123,15 @@ class Config:
             "effect": "sizes that differ between calls become symbols; 0: each is compiled",
         },
     )
+    dynamic_sources: str = field(
+        default="",
+        metadata={
+            "env": "TORCHWELD_DYNAMIC_SOURCES",
+            "values": "names, comma-separated",
+            "effect": "inputs that vary from the first call on, as torch names them: L['x'], "
+            "L['self'].scale, L['x']:0 for one dimension, or regular expressions",
+        },
+    )
     freeze: bool = field(
         default=False,
         metadata={

@@ -86,7 +86,8 @@ class RecompileError(WeldError, RuntimeError):
 
 
 class PromiseError(WeldError, RuntimeError):
-    """A size was marked as dynamic, but the code works with one size only."""
+    """A size was promised to vary, but the code works with one size only; or a call has sizes that
+    were promised not to come."""
 
 
 class BackendError(WeldError):

@@ -137,7 +137,7 @@ class GraphBuilder:
         self.risky = False
         self.on_risk: Callable[[], None] = lambda: None
         self.on_data: Callable[[], None] = lambda: None
-        self.differentiated = False  # a backward has run in the graph
+        self.frees_outside = False  # a backward goes through what eager code has computed
         self.computes = False  # numbers, in the graph
         self.may_fail: list[GraphNumber] = []  # those whose arithmetic may raise
 
@@ -326,8 +326,7 @@ class GraphBuilder:
     def takes_data(self) -> bool:
         """Whether sizes that only the data decides may be made now."""
         known = self.sizes.varying
-        plain = self.graph is self.root and not self.differentiated
-        return known.by_data and known.allowed and plain
+        return known.by_data and known.allowed and self.graph is self.root
 
     def whole_number(self, x: TensorValue, at: Loc) -> Value:
         """The integer that a tensor holds, which only the data decides."""

@@ -191,7 +191,7 @@ def maybe_mark_dynamic(t: torch.Tensor, index: int | Iterable[int]) -> None:
 def mark_unbacked(t: torch.Tensor, index: int | Iterable[int], *,
                   hint_override: int | None = None, strict: bool = False,
                   specialize_on: list[Any] | None = None) -> None:  # fmt: skip
-    """Say that nothing may be compiled that depends on the size of these dimensions."""
+    """Say that these dimensions change, and that no code needs one size of them."""
     for i in _each(index):
         _add(t, "_dynamo_strict_unbacked_indices" if strict else "_dynamo_unbacked_indices", i)
         _put(t, "_dynamo_hint_overrides", i, hint_override)

@@ -221,7 +221,7 @@ class Capture:
         self.asked: list[Source] = []
         self.unguarded = 0
         self.slices: Any = None
-        self.copies = copies
+        self.copies = copies and varying.listed is None
         self.grads: dict[int, tuple[TensorValue, Value]] = {}
         self.backwards = 0
         self.shown: set[int] = set()
@@ -323,8 +323,12 @@ class Capture:
 
     def _wrapped(self, obj: object, source: Source) -> Value:
         assert self.wrapper is not None
-        if type(obj) in NUMBERS and source in self.late.sources:
-            return self.late.leaf(obj, source)  # type: ignore[arg-type]
+        listed = self.sizes.varying.listed
+        if type(obj) in NUMBERS and (source in self.late.sources or (
+                listed is not None and listed.varies(obj, source))):  # fmt: skip
+            leaf = self.late.leaf(obj, source)  # type: ignore[arg-type]
+            self.sizes.hold(leaf, self.guard)
+            return leaf
         if isinstance(obj, _OPERATORS):
             self.guard("is", source, obj)
             return Const(obj, source)

@@ -17,9 +17,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from torchweld.base.errors import PromiseError
 from torchweld.capture.by_data import DataSizes, Made
 from torchweld.capture.class_state import ClassAttr
-from torchweld.capture.late import LateNumber
+from torchweld.capture.late import AddGuard, LateNumber
+from torchweld.capture.named_sources import Listed
+from torchweld.capture.promises import Promised, Wiring
 from torchweld.capture.values.base import (
     Const,
     SizeValue,
@@ -59,7 +62,8 @@ class Varying:
     integers: whether numbers may become sizes. attributes: of classes, that are assigned.
     by_data: whether sizes that only the data decides are captured; supposes: and whether more may
     be supposed of them than is known. lengths: of lists. unrolls: whether loops that run as often
-    as a number says that varies are unrolled for each.
+    as a number says that varies are unrolled for each. promised: what was said of the
+    arguments. listed: inputs that somebody has listed.
     """
 
     numbers: frozenset[Source] = frozenset()
@@ -72,6 +76,8 @@ class Varying:
     supposes: bool = True
     lengths: frozenset[Source] = frozenset()
     unrolls: bool = True
+    promised: Promised | None = None
+    listed: Listed | None = None
 
 
 def is_varying(x: object) -> bool:
@@ -142,6 +148,25 @@ class Form:
     guarded: tuple[tuple[int | None, ...], tuple[int | None, ...]]
 
 
+def _attributes(x: torch.Tensor) -> Mapping[str, Any]:
+    """What the user has said of a tensor is among its attributes."""
+    return x.__dict__ if type(x) is torch.Tensor else {}
+
+
+def marked_dims(x: torch.Tensor) -> set[int]:
+    """The dimensions that were marked to vary without fail."""
+    return set[int]().union(*(_attributes(x).get(name, ()) for name in _MARKS))
+
+
+_MARKS = ("_dynamo_dynamic_indices", "_dynamo_unbacked_indices", "_dynamo_strict_unbacked_indices")
+
+
+def _bounds(x: torch.Tensor) -> list[tuple[int, int, float]]:
+    """(dimension, least, most), as it was marked with torchweld or torch."""
+    return [(b.dim, b.min or 0, math.inf if b.max is None else b.max)
+            for b in _attributes(x).get("_dynamo_dynamic_range", ())]  # fmt: skip
+
+
 @dataclass(slots=True, eq=False)
 class Sizes:
     """The symbols of one capture. readings: symbol -> where it is found."""
@@ -151,13 +176,15 @@ class Sizes:
     readings: dict[Expr, Reading] = field(default_factory=dict)
     numbers: dict[int, SizeValue] = field(default_factory=dict)
     nodes: dict[Expr, Node] = field(default_factory=dict)
-    promised: dict[Expr, Reading] = field(default_factory=dict)
+    wiring: Wiring | None = None
     data: DataSizes = field(init=False)
     of_drawn: Callable[[LateNumber], SizeValue | None] = lambda _: None
 
     def __post_init__(self) -> None:
         self.data = DataSizes(self.env, self.varying.supposes)
         self.env.computes = True
+        if self.varying.promised is not None:
+            self.wiring = Wiring(self.env, self.varying.promised)
     kept: list[object] = field(default_factory=list)
 
     @property
@@ -193,26 +220,35 @@ class Sizes:
 
     def _dims(self, x: torch.Tensor, source: Source) -> set[int]:
         """The dimensions whose size varies: 0 and 1 are special everywhere."""
-        own = x.__dict__ if type(x) is torch.Tensor else {}
         wanted = {d for d in range(x.dim()) if (source, "size", d) in self.varying.parts}
-        marked = set(own.get("_dynamo_dynamic_indices", ()))
+        listed = self.varying.listed
+        named = set[int]() if listed is None else listed.dims(x, source)
         if not self.varying.allowed:
-            return set()
+            return {d for d in named if x.shape[d] > 1}
+        own, marked = _attributes(x), marked_dims(x)
+        for d, lo, hi in _bounds(x):
+            if d in marked and not lo <= x.shape[d] <= hi:
+                most = f" to {hi}" * (hi < math.inf)
+                why = f"is {x.shape[d]}, but was marked to be from {lo}{most}"
+                raise PromiseError("W406", f"{source.text()}.shape[{d}] {why}", at=self.env.where())
         if self.varying.all and type(x) is torch.Tensor and not is_owned(source):
             wanted.update(range(x.dim()))
-        wanted |= marked | set(own.get("_dynamo_weak_dynamic_indices", ()))
+        if self.varying.promised is not None:
+            said = self.varying.promised.varying(x)
+            wanted = wanted if said is None else said
+        wanted |= marked | named | set(own.get("_dynamo_weak_dynamic_indices", ()))
         wanted -= set(own.get("_dynamo_static_indices", ())) - marked
         return {d for d in wanted if x.shape[d] > 1}
 
     def _size(self, x: torch.Tensor, source: Source, d: int) -> Expr:
-        own = x.__dict__ if type(x) is torch.Tensor else {}
         least, most = 2, None
-        for bounds in own.get("_dynamo_dynamic_range", ()):  # ours or torch's: no tuples there
-            if bounds.dim == d:
-                least, most = max(2, bounds.min or 2), bounds.max
+        for dim, lo, hi in _bounds(x):
+            if dim == d:
+                least, most = max(2, lo), int(hi) if hi < math.inf else None
         made = self.symbol(source, "size", d, int(x.shape[d]), least, most)
-        if d in own.get("_dynamo_dynamic_indices", ()):
-            self.promised[made] = self.readings[made]
+        said = self.varying.promised and self.varying.promised.of(x)
+        if said and self.wiring is not None:
+            self.wiring.bind(made, said.get(d, ()))
         return made
 
     def _strides(self, x: torch.Tensor, source: Source, sizes: list[Expr]) -> list[Expr]:
@@ -259,6 +295,9 @@ class Sizes:
             return known
         if x.source is not None:
             e = self.symbol(x.source, "number", 0, int(x.now), None)
+            promise = self.varying.promised and self.varying.promised.numbers.get(x.source)
+            if promise and self.wiring is not None:
+                self.wiring.bind(e, (promise,))
             made: Const | None = number_value(symbolic(self.env, e))
         else:
             made = self._computed(x)
@@ -267,6 +306,18 @@ class Sizes:
         self.numbers[id(x)] = made
         self.kept.append(x)
         return made
+
+    def hold(self, x: LateNumber, guard: AddGuard) -> None:
+        """Guard what was promised of a number."""
+        promised = self.varying.promised
+        assert x.source is not None
+        if promised is None or x.source not in promised.numbers:
+            return
+        bounds = promised.bounds(x.source)
+        if bounds is None:
+            self.number(x)
+        elif (bounds.lo, bounds.hi) != (None, None):
+            guard("predicate", x.source, bounds)
 
     def _computed(self, x: LateNumber) -> Const | None:
         how = _CALLS.get(x.fn) if x.fn in _ROUNDINGS or x.fn in _FLOATS else None

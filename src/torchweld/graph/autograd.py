@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from torchweld.base.errors import Unsupported
+from torchweld.graph.state import GRAD_SETTERS
 from torchweld.ir.graph import VAL
 from torchweld.ir.takes import TAKES
 
-_SETS: frozenset[Any] = frozenset((torch._C._set_grad_enabled, torch.set_grad_enabled))
 _ENTERS: Any = torch.autograd.grad_mode._enter_inference_mode
 _EXITS: Any = torch.autograd.grad_mode._exit_inference_mode
 
@@ -41,7 +41,7 @@ def needs_autograd(
         if node.op == "placeholder":
             if getattr(next(waiting), "requires_grad", False):  # which numbers do not
                 wants.add(node)
-        elif node.target in _SETS:
+        elif node.target in GRAD_SETTERS:
             enabled = bool(node.args[0])
         elif node.target is _ENTERS:
             outer.append(enabled)

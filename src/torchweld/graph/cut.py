@@ -23,6 +23,7 @@ from torch.fx import Graph, Node
 
 from torchweld.graph.modes_again import Mode, Modes, Setters, follow
 from torchweld.graph.numbers import is_number_node
+from torchweld.graph.state import GRAD_SETTERS
 from torchweld.graph.symbols import env_of
 from torchweld.ir import conditions
 from torchweld.ir.expr import Expr, Sym
@@ -33,6 +34,7 @@ from torchweld.ir.size_values import symbols_of
 from torchweld.ir.size_writer import SizeWriter
 from torchweld.ir.sizes import SizeEnv
 from torchweld.ir.steps import Asked, Found, Step, Steps
+from torchweld.ir.takes import GRAD, TAKES
 
 _SIZE = torch.ops.aten.sym_size.int
 _GENERATOR = -1  # stands for the memory of random number generators
@@ -87,6 +89,8 @@ class _Cut:
         self.modes = modes
         self.inputs = list(graph.find_nodes(op="placeholder"))
         self.outside = {m for n in self.inputs for m in memories_in(n.meta.get(VAL))}
+        self.retained: set[Node] = set()
+        self.borders = {n for t in graph.nodes if t.target in TAKES for n in _differentiated(t)}
         self.sunk: dict[int, int] = {}
         self._begin()
 
@@ -111,6 +115,7 @@ class _Cut:
             if why is not None:
                 return why
             if not self._sink(stuck):
+                self.retained = self._retained()
                 return _Assembly(self).steps()
 
     def _sink(self, stuck: set[int]) -> bool:
@@ -128,6 +133,15 @@ class _Cut:
                 self.sunk[memory] = first
             return True
         return False
+
+    def _retained(self) -> set[Node]:
+        """The backwards behind which autograd goes through a piece again: what one of its results
+        has saved is not freed alone."""
+        found = [n for n in self.graph.nodes if n.target in TAKES]
+        found.sort(key=self.times.__getitem__)
+        returned = [n.meta.get(VAL) for n in self.graph.output_node().all_input_nodes]
+        again = any(x.requires_grad for x in tensors_in(returned))
+        return set(found if again else found[:-1])
 
     # ------------------------------------------------------------ when
     def _place(self, node: Node) -> str | None:
@@ -177,7 +191,13 @@ class _Cut:
             time = max(time, self.touched.get(memory, 0))
         own = memories_in(node.meta.get(VAL))
         time = max(time, *(self.sunk.get(m, 0) for m in own)) if own else time
-        time += time % 2 != (BY_DATA in node.meta)
+        if node.target in TAKES:
+            time = max(time, *self.written.values(), 0)
+        elif not self.borders.isdisjoint(needed):  # autograd stops between two pieces only
+            time = max(time, *(self.times[n] // 2 * 2 + 2 for n in needed if n in self.borders))
+        time += time % 2 != (BY_DATA in node.meta or node.target in TAKES)
+        if node.target in TAKES:  # what the forward has saved may be any memory so far
+            self.touched = {m: max(time, t) for m, t in self.touched.items()}
         for memory in own:
             self.made_at.setdefault(memory, time)
         for memory in writes:
@@ -210,6 +230,13 @@ class _Cut:
         if isinstance(e, Sym) and e not in self.known:
             self.known[e] = time
             self.found[time].append((e, kind, node, dim))
+
+
+def _differentiated(node: Node) -> Iterator[Node]:
+    """What the graph has computed of that for which a backward takes gradients."""
+    for n in node.args[1 if node.target is GRAD else 2]:  # type: ignore[union-attr]
+        if isinstance(n, Node) and n.op.startswith("call"):
+            yield n
 
 
 def _needed(node: Node) -> Iterator[Node]:
@@ -335,9 +362,16 @@ class _Assembly:
             live = [n for n in holders if self.read_later.get(n, -1) >= at]
             if len(live) == 1 and memory not in self.cut.outside:
                 again += live
-            elif live and any(_records(n) for n in (*live, *piece.nodes)):
+            elif live and any(_records(n) for n in (*live, *piece.nodes)) and not (
+                    len(live) == 1 and all(self._is_unseen(n, memory) for n in piece.nodes)):
                 return [], True
         return again, False
+
+    def _is_unseen(self, node: Node, memory: int) -> bool:
+        """Whether autograd sees no write of a node's to some memory."""
+        state = self.cut.modes.of[node]
+        quiet = any(s.target in GRAD_SETTERS and not s.value for s in state.sets)
+        return quiet or memory not in _written(node)
 
     def _layout(self, node: Node) -> tuple[int, tuple[Expr, ...], tuple[Expr, ...]] | None:
         x = node.meta[VAL]
@@ -402,6 +436,8 @@ class _PieceWriter:
 
     def _copy(self, node: Node) -> Node:
         args, kwargs = self._given(node.args), self._given(node.kwargs)
+        if node.target in TAKES and node in self.cut.retained:
+            kwargs = {**kwargs, "retain_graph": True}
         made = self.graph.create_node(node.op, node.target)
         made.args, made.kwargs = args, kwargs
         made.meta = dict(node.meta)

@@ -14,12 +14,12 @@ _EXIT: Any = torch.amp.autocast_mode._exit_autocast
 # Executed around the nodes that follow: the casts appear as operators, the calls themselves never.
 AUTOCAST: frozenset[Callable[..., Any]] = frozenset((_ENTER, _EXIT))
 
-_SETS = (torch._C._set_grad_enabled, torch.set_grad_enabled)
+GRAD_SETTERS = (torch._C._set_grad_enabled, torch.set_grad_enabled)
 _ENTERS: Any = torch.autograd.grad_mode._enter_inference_mode
 _EXITS: Any = torch.autograd.grad_mode._exit_inference_mode
 
 # Followed where gradients are required, and skipped where a graph is made functional without them.
-GRAD_MODE: frozenset[Callable[..., Any]] = frozenset((*_SETS, _ENTERS, _EXITS))
+GRAD_MODE: frozenset[Callable[..., Any]] = frozenset((*GRAD_SETTERS, _ENTERS, _EXITS))
 
 
 class GradModes:
@@ -34,7 +34,7 @@ class GradModes:
     def run(self, target: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """What the call does; what enters inference mode gets the state to return to."""
         before = (self._grad, self._inference)
-        if target in _SETS:
+        if target in GRAD_SETTERS:
             self._grad = bool(args[0])
         elif target is _ENTERS:
             self._inference = bool(args[0]) if args else True

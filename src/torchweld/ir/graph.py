@@ -14,6 +14,7 @@ from torch.fx import Graph, GraphModule, Node, graph_module
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.ir.expr import Sym
 from torchweld.ir.sizes import Size
+from torchweld.ir.takes import TAKES
 
 VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node produces
 NUMBER = "number"  # node.meta: whether a placeholder stands for a Python number
@@ -146,10 +147,11 @@ def operator_name(node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """An operator that makes sizes, and the user's line that calls it."""
+    """An operator that makes sizes, or takes gradients, and the user's line that calls it."""
 
     name: str
     at: Loc
+    makes: bool = True
 
     def text(self) -> str:
         """`model.py:12 nonzero`."""
@@ -166,12 +168,13 @@ def cause_of(node: Node) -> Cause:
     first = node.args[0] if node.args else None
     if node.target is operator.getitem and isinstance(first, Node) and BY_DATA in first.meta:
         return cause_of(first)  # one of several
-    return Cause(operator_name(node), node.meta.get(LOC, NOWHERE))
+    return Cause(operator_name(node), node.meta.get(LOC, NOWHERE), node.target not in TAKES)
 
 
 def causes_of(nodes: Iterable[Node]) -> tuple[Cause, ...]:
-    """What makes such sizes among these nodes."""
-    return tuple(dict.fromkeys(cause_of(n) for n in nodes if BY_DATA in n.meta))
+    """What makes such sizes among these nodes, or takes gradients of what depends on them."""
+    cuts = (n for n in nodes if BY_DATA in n.meta or n.target in TAKES)
+    return tuple(dict.fromkeys(map(cause_of, cuts)))
 
 
 def dismantle(gm: GraphModule) -> None:

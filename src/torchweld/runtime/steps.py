@@ -109,8 +109,9 @@ class PiecesReport:
 
     def text(self) -> str:
         """What it is, and why it is no CUDA graph."""
-        one = len(self.causes) == 1
-        said = ", ".join(c.text() for c in self.causes)
+        making = [c for c in self.causes if c.makes]
+        one = len(making) == 1
+        said = ", ".join(c.text() for c in making)
         makes = "makes a size" if one else "make sizes"
         return (f"{self.pieces} pieces, no CUDA graph around them: {said} {makes} that the host "
                 "has to read")  # fmt: skip

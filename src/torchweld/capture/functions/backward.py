@@ -78,6 +78,7 @@ def autograd_grad(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -
     hidden = _reached(cap, ends)[1]
     if hidden and outside and not (len(inputs) == hidden == 1):
         raise refuse("W103", "gradients through what was computed outside", cap.loc())
+    cap.builder.frees_outside |= hidden > 0
     options: dict[str, Value] = {
         "create_graph": boolean(_flag(cap, given, "create_graph")),
         "retain_graph": boolean(_retains(cap, given)),
@@ -250,9 +251,6 @@ def _prepare(cap: Capture, ends: list[TensorValue]) -> None:
     """Errors: GraphBreak where autograd cannot be followed; WithoutCopies if fakes have no history
     because calls were copied."""
     cap.reads_grad = True
-    if cap.sizes.data.found:
-        raise refuse("W103", "a backward behind what has sizes that only the data decides",
-                     cap.loc())  # fmt: skip
     if cap.pure or cap.builder.bodies:
         raise refuse("W103", "a backward in a function that torch runs", cap.loc())
     if cap.slices is not None:
@@ -351,7 +349,6 @@ def _taken(cap: Capture, ends: list[TensorValue], inputs: list[TensorValue], gra
         made = cap.builder.call("call_function", target, args, options, cap.loc())
     assert isinstance(made, TupleValue)
     cap.backwards += 1
-    cap.builder.differentiated = True
     found = cap.force_items(made.items)
     if any(isinstance(g, TensorValue) and g.fake.layout != torch.strided for g in found):
         raise refuse("W112", "a gradient that is sparse", cap.loc())

@@ -32,7 +32,7 @@ def suppose(cap: Capture) -> None:
     builder, data = cap.builder, cap.sizes.data
     if not data.supposed:
         return
-    if builder.mutated_inputs() or builder.mode.draws or builder.differentiated:
+    if builder.mutated_inputs() or builder.mode.draws or builder.frees_outside:
         raise WithoutSupposed
     for relation, at in dict(data.supposed).items():
         args = (relation.op, builder.exactly(relation.expr))
