@@ -205,3 +205,13 @@ def test_a_view_from_no_grad_of_what_is_written_later_is_eagers_error():
     assert torchweld.statistics()["internal_errors"] == 0
     with pytest.raises(RuntimeError, match="was created in no_grad mode"):
         made.sum().backward()
+
+
+def test_integers_that_got_a_history_leave_the_frame_to_eager():
+    n = torch.zeros(3, 2, dtype=torch.long)
+    n[-1, ...] = X[0, 0]  # which torch notes although integers have no gradients
+    assert n.requires_grad
+    torchweld.reset()
+    with torch.no_grad():
+        assert torch.equal(torchweld.compile(lambda n: n * 2)(n), n * 2)
+    assert torchweld.statistics()["internal_errors"] == 0
