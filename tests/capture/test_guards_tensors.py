@@ -58,6 +58,19 @@ def test_tensor_kinds_that_are_refused_run_eagerly(name):
     same(compiled(X), X * 2)
 
 
+@pytest.mark.parametrize("fn, made", [
+    (lambda x: (x * 2, x.storage_offset()), 3), (lambda x: (x * 2, x[1:].storage_offset()), 3),
+    (lambda x: (x * 2, (x + 1)[1:].storage_offset()), 1), (double, 1),
+])  # fmt: skip
+def test_where_an_input_begins_in_its_storage_is_guarded_if_it_is_read(fn, made):
+    torchweld.reset()
+    compiled = torchweld.compile(fn, backend="eager")
+    base = torch.arange(15.0).reshape(5, 3)
+    for first in (0, 1, 2, 1, 0):
+        same(compiled(base[first : first + 3]), fn(base[first : first + 3]))
+    assert graphs() == made
+
+
 def test_inference_tensor_and_plain_tensor():
     with torch.inference_mode():
         made_inside = torch.ones(2, 3)

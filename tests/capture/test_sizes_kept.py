@@ -99,3 +99,11 @@ def test_a_broadcast_that_fails_raises_eagers_error():
         compiled(torch.randn(n), torch.randn(n))
     with pytest.raises(RuntimeError, match="hape"):
         compiled(torch.randn(6), torch.randn(7))
+
+
+@pytest.mark.parametrize("steps", [(5, 4, 1, 0, 2), (1, 6, 3)])
+def test_one_step_of_a_linspace_is_its_start(steps):
+    torchweld.reset()
+    compiled = torchweld.compile(lambda n: torch.linspace(2, 5, n), fullgraph=True)
+    for n in steps:
+        torch.testing.assert_close(compiled(n), torch.linspace(2, 5, n))

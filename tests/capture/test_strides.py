@@ -75,3 +75,16 @@ def test_an_operator_whose_strides_were_predicted_wrong_is_compiled():
         got = torchweld.compile(lambda x: unpool(x) * 2, fullgraph=True)(x)
     assert got.stride() == unpool(x).stride()
     assert torchweld.pipeline.STATISTICS.aten_graphs == 0
+
+
+@pytest.mark.parametrize("shape", [(0, 1, 8, 4), (2, 4, 0, 4)])
+def test_pixel_unshuffle_of_no_elements_is_what_eager_makes_of_it(shape):
+    def fn(x):
+        y = F.pixel_unshuffle(x, 2)
+        return y, y.shape, y.stride()
+
+    torchweld.reset()
+    x = torch.empty(shape)
+    (expected, *facts), (got, *found) = fn(x), torchweld.compile(fn, fullgraph=True)(x)
+    assert found == facts == [got.shape, got.stride()]
+    assert got.shape == expected.shape

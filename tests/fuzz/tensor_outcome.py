@@ -104,7 +104,9 @@ def difference(got: Any, want: Any, wide: Callable[[], Any]) -> str:
         x, y = pairs[k]
         if len(exact) != len(pairs) or exact[k].shape != y.shape:
             return f"tensor {k}, and f64 does something else: {x} is {y}"
-        allowed = 4 * _error(y, exact[k]) + 1e-5 * _size(exact[k])
+        # of few elements, eager's error may be small by chance
+        times = 4 if y.numel() > 16 else 16
+        allowed = times * _error(y, exact[k]) + 1e-5 * _size(exact[k])
         if not (y.is_floating_point() or y.is_complex()) or not _error(x, exact[k]) <= allowed:
             return f"tensor {k}: {x} is {y} (f64: {exact[k]})"
     return ""

@@ -212,3 +212,27 @@ def test_contexts_of_ones_own():
 
     check(with_contexts(nothing), X)
     check(with_contexts(timed), X, breaks=1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "torchweld"])
+def test_an_argument_that_is_written_before_the_backward_is_eagers_error(backend):
+    def fn(x):
+        a = x * 1
+        y = checkpoint(lambda q: q.sin() * 2, a, use_reentrant=False)
+        a.mul_(2)
+        return y
+
+    torchweld.reset()
+    y = torchweld.compile(fn, backend=backend, fullgraph=True)(X)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_tensor_of_the_closure_may_be_written_before_the_backward():
+    def fn(x):
+        a = x * 1
+        y = checkpoint(lambda: a.sin() * 2, use_reentrant=False)
+        a.mul_(2)
+        return y
+
+    check(fn, X)

@@ -506,7 +506,10 @@ def test_a_slice_of_a_deque_raises():
 
 
 def _collide(x, n):
-    return x + 1, {n} | {1, 2}, set(range(n)) - set(range(3, n)), frozenset({n, 2}) ^ {2, n + 8}
+    grown = {4, 3, 9}
+    grown |= {3, 4}  # which makes room for five elements
+    joined = {n} | {1, 2}, set(range(n)) - set(range(3, n)), frozenset({n, 2}) ^ {2, n + 8}
+    return x + 1, *joined, grown, frozenset(grown)
 
 
 def _grow(x, box):

@@ -35,11 +35,16 @@ def _to_what_has_a_view(a, b):
     return made, seen
 
 
+def _to_the_layout_of_an_argument(a, b):
+    return torch.mul(a.t(), 2, out=torch.empty(0)), b
+
+
 def _to_an_empty_argument(a, b):
     return torch.mul(b, 2, out=a[6:, 0]) + 1
 
 
-RESIZED = (_to_a_view, _to_an_argument, _to_two, _to_what_has_a_view, _to_an_empty_argument)
+RESIZED = (_to_a_view, _to_an_argument, _to_two, _to_what_has_a_view, _to_an_empty_argument,
+           _to_the_layout_of_an_argument)
 
 
 @pytest.mark.parametrize("fn", RESIZED)

@@ -75,3 +75,31 @@ def test_what_windows_do_not_cover_is_not_written(step):
     torch.testing.assert_close(torchweld.compile(f)(x), f(y))
     torch.testing.assert_close(x, y)
     assert torchweld.statistics()["internal_errors"] == 0
+
+
+SEEN_OTHERWISE = {
+    "as integers": lambda x: (y := x * 2, y.view(torch.int32), y.view(torch.int16)[1:]),
+    "as real numbers": lambda x: (y := torch.complex(x, x + 1), torch.view_as_real(y), y.imag),
+    "of one that is not returned": lambda x: (
+        y := (x + 1).view(torch.int32), y.view(torch.half), y),
+    "conjugated": lambda x: (y := torch.complex(x, x + 1), y.conj()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEEN_OTHERWISE)
+def test_a_result_and_its_view_as_another_dtype_share_memory(name):
+    torchweld.reset()
+    compiled = torchweld.compile(SEEN_OTHERWISE[name], fullgraph=True)
+    for rows in (3, 4):
+        x = torch.ones(rows, 2)
+        got, want = compiled(x), SEEN_OTHERWISE[name](x)
+        assert len({y.untyped_storage().data_ptr() for y in got}) == 1
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_results_of_one_operator_have_memory_of_their_own():
+    torchweld.reset()
+    values, places = torchweld.compile(lambda x: x.max(0))(torch.eye(3))
+    assert places.tolist() == [0, 1, 2] and values.tolist() == [1, 1, 1]
+    assert torchweld.statistics()["aten_graphs"] == 0

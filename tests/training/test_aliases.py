@@ -190,3 +190,28 @@ def test_an_input_with_gaps_that_eager_does_not_keep_is_saved_as_it_is(layout):
         return torch.float_power(x, 2.5)  # eager keeps its conversion to f64
 
     assert_generated(check(fn, layout(torch.rand(5, 6) + 1).detach().requires_grad_()))
+
+
+def test_a_view_from_no_grad_of_what_is_written_later_is_eagers_error():
+    def fn(x):
+        y = x * 2
+        with torch.no_grad():
+            view = y[None]
+            y.t()[1:].neg_()
+        return view
+
+    torchweld.reset()
+    made = torchweld.compile(fn)(X)
+    assert torchweld.statistics()["internal_errors"] == 0
+    with pytest.raises(RuntimeError, match="was created in no_grad mode"):
+        made.sum().backward()
+
+
+def test_integers_that_got_a_history_leave_the_frame_to_eager():
+    n = torch.zeros(3, 2, dtype=torch.long)
+    n[-1, ...] = X[0, 0]  # which torch notes although integers have no gradients
+    assert n.requires_grad
+    torchweld.reset()
+    with torch.no_grad():
+        assert torch.equal(torchweld.compile(lambda n: n * 2)(n), n * 2)
+    assert torchweld.statistics()["internal_errors"] == 0

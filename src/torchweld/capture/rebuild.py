@@ -93,7 +93,7 @@ def _set(r: Residual, x: SetValue) -> str:
         order = list(x.twin)
         if list(_inserted(x)) != order:
             past = x.past if x.past is not None and _is_plain(x.past, x) else None
-            if past is not None and list(x.kind(past.made())) == order:
+            if past is not None and list(_remade(past, x.kind)) == order:
                 made = f"{r.bind_const(past.made)}()"
                 return r.assign(made if x.kind is set else f"{r.bind_const(x.kind)}({made})")
             if r.cap.stop:
@@ -101,6 +101,11 @@ def _set(r: Residual, x: SetValue) -> str:
     body = r.items(list(x.items.values()))
     text = "{" + body + "}" if x.items else "set()"
     return r.assign(text if x.kind is set else f"{r.bind_const(x.kind)}({text})")
+
+
+def _remade(past: Past, kind: type) -> Any:
+    """A set as the frame makes it again: a copy may be gone through in another order."""
+    return past.made() if kind is set else kind(past.made())
 
 
 def _inserted(x: SetValue) -> set[object]:

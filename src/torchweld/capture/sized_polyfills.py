@@ -30,8 +30,10 @@ def linspace(start: float, end: float, steps: int, dtype: Any = None, device: An
     """Counted from the nearer end, as eager does."""
     kind = torch.get_default_dtype() if dtype is None else dtype
     computed = torch.float64 if kind == torch.float64 else torch.float32
+    if steps < 2:
+        return torch.full((steps,), start, dtype=kind, device=device)
     i = torch.arange(steps, dtype=computed, device=device)
-    step = (end - start) / (steps - 1) if steps > 1 else 0.0
+    step = (end - start) / (steps - 1)
     near, far = i * step + start, end - (steps - 1 - i) * step
     return torch.where(i < steps // 2, near, far).to(kind)
 

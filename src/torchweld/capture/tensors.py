@@ -32,6 +32,8 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.unread import PassedTensor, UnreadTensor
+from torchweld.ir.nested import memory_of
+from torchweld.ir.source import Applied
 
 # read from the metadata: no node
 _METADATA = frozenset((
@@ -120,6 +122,8 @@ def metadata_call(name: str) -> Any:
         cap.reads_inference |= name == "is_inference"
         if not isinstance(tensor, TensorValue):
             raise raised(TypeError, f"Tensor.{name} of {tensor.cls().__name__}")
+        if name == "storage_offset":
+            _guard_offset(cap, tensor)
         if name in _LAYOUT and cap.builder.any_layout:
             raise refuse("W107", f"Tensor.{name} in a backward", cap.loc())
         try:
@@ -143,6 +147,19 @@ def metadata_call(name: str) -> Any:
         cap.deliver(from_python(found), cont)
 
     return handler
+
+
+def _guard_offset(cap: Capture, x: TensorValue) -> None:
+    """Rely on where an input begins in its storage, if the tensor is one or a view of one.
+
+    Errors: GraphBreak if its fake begins elsewhere.
+    """
+    for source, value, _ in cap.builder.inputs:
+        if memory_of(value.fake) == memory_of(x.fake):
+            real = cap.builder.reals[id(value)].storage_offset()
+            if value.fake.storage_offset() != real:
+                raise refuse("W107", "Tensor.storage_offset of a part of an input", cap.loc())
+            cap.guard("equal", Applied.make(source, torch.Tensor.storage_offset), real)
 
 
 def _fake_or_constant(cap: Capture, x: Value) -> Any:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from torchweld.base.registry import Registry
+from torchweld.capture.argument_kinds import oddity
 from torchweld.capture.kernels import CYTHON, is_kernel
 from torchweld.capture.namespaces import is_globals, open_globals
 from torchweld.capture.originals import watch_original
@@ -149,34 +149,15 @@ def _equal(cap: Capture, obj: object, source: Source) -> Value:
 
 
 def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
-    if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise refuse("W112", f"{source.text()} is a {type(obj).__name__}", cap.loc())
-    if isinstance(obj, FakeTensor) or obj.layout != torch.strided or obj.is_quantized:
-        kind = "is quantized" if obj.is_quantized else f"has layout {obj.layout}"
-        raise refuse("W112", f"{source.text()} {kind}", cap.loc())
-    if obj.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(obj):
-        raise refuse("W112", f"{source.text()} is nested or wrapped by a transform", cap.loc())
-    if obj._is_view() and _lost_history(obj):
-        raise refuse("W112", f"{source.text()} is a view of no_grad, written since", cap.loc())
-    if obj.is_neg() or obj.is_conj():
-        raise refuse("W112", f"{source.text()} has the negative or conjugate bit set", cap.loc())
-    if obj.device.type not in ("cpu", "cuda"):
-        raise refuse("W112", f"{source.text()} is on {obj.device}", cap.loc())
+    odd = oddity(obj)
+    if odd is not None:
+        raise refuse("W112", f"{source.text()} {odd}", cap.loc())
     codes, form = tensor_codes(obj), cap.sizes.form_of(obj, source)
     if form is not None:
         codes = (*codes[:6], *form.guarded)
     cap.guard("tensor", source, codes)
     with torch.inference_mode(obj.is_inference()):  # whatever the frame has entered by now
         return cap.builder.input(obj, source, form)
-
-
-def _lost_history(view: torch.Tensor) -> bool:
-    """Whether autograd cannot say any more what a view was computed from: it raises."""
-    try:
-        view.is_leaf  # noqa: B018
-    except RuntimeError:
-        return True
-    return False
 
 
 def _list(cap: Capture, obj: list[object], source: Source) -> Value:

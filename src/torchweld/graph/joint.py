@@ -167,9 +167,16 @@ class _Run:
 
 
 def _is_new_leaf(x: Any, inputs: Sequence[Tensor]) -> bool:
-    """Whether gradients are to be kept in a tensor that was made in the graph."""
-    return isinstance(x, Tensor) and x.requires_grad and x.is_leaf and not any(
-        x is y for y in inputs)  # fmt: skip
+    """Whether gradients are to be kept in a tensor that was made in the graph.
+
+    Errors: Unsupported W201 for a tensor whose history torch forbids to ask for.
+    """
+    if not (isinstance(x, Tensor) and x.requires_grad):
+        return False
+    try:
+        return x.is_leaf and not any(x is y for y in inputs)
+    except RuntimeError as error:
+        raise Unsupported("W201", "a view from no_grad of what was written since") from error
 
 
 def _check_requires_grad(outs: Sequence[Any], expected: Sequence[object]) -> None:

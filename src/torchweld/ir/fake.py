@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorExcep
 from torchweld.ir.fake_checks import check_dim, left_to_eager, outs_of
 from torchweld.ir.fake_kernels import dividing, resized
 from torchweld.ir.fake_memo import remembered
+from torchweld.ir.nested import tensors_in
 from torchweld.ir.predicted import anew, below_functionalization, real_strides
 from torchweld.ir.quiet import UNKNOWN_SOURCE, QuietFakeTensorMode
 
@@ -85,7 +86,8 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
 
     def _keep_shapes(self, func: Any, types: Any, args: Any, kwargs: Any) -> None:
         """Refuse an out= that gets another shape or, from a fake kernel, other strides than eager
-        gives it: who writes to it has its memory as it is. An empty one of its own may grow.
+        gives it: who writes to it has its memory as it is. An empty one of its own may grow, where
+        what is read is laid out in the standard way.
 
         Errors: UnsupportedFakeTensorException.
         """
@@ -98,6 +100,10 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
         if any(twins[n].shape != x.shape or twins[n].stride() != x.stride()
                for n, x in given.items() if x._is_view() or x.shape != (0,)):  # fmt: skip
             raise UnsupportedFakeTensorException("an out= that gets another shape")
+        read = (x for x in tensors_in((args, kwargs)) if all(x is not y for y in given.values()))
+        if any(twins[n].shape != x.shape for n, x in given.items()) and not all(
+                x.is_contiguous() for x in read):  # fmt: skip
+            raise UnsupportedFakeTensorException("an out= that grows to the layout of another")
 
 
 def _laid_out(x: Tensor, strides: tuple[int, ...]) -> Tensor:

@@ -238,10 +238,11 @@ def _kind_of(name: str, once: bool, apart: bool) -> Any:
 
 
 class Checkpointed(Nested):
-    """torch.utils.checkpoint of a graph: body(*own, *free) runs again for the backward.
+    """torch.utils.checkpoint of a graph, which runs again for the backward.
 
-    options: for torch. Reentrant, only `own` are inputs for autograd. contexts: the user's
-    context_fn, which says what is kept.
+    options: for torch. Reentrant, it is body(*own, *free), and only `own` are inputs for autograd;
+    else it is body(*free), and torch minds that nobody writes to `own` before the backward.
+    contexts: the user's context_fn, which says what is kept.
     """
 
     def __init__(self, body: Body, options: dict[str, Any], contexts: Body | None = None) -> None:
@@ -268,13 +269,14 @@ class Checkpointed(Nested):
         return asked
 
     def __call__(self, own: Sequence[Tensor], free: Sequence[Tensor]) -> Any:
-        inputs = (*own, *free)
+        reentrant = self.options["use_reentrant"]
+        inputs = (*own, *free) if reentrant else free
         wanted = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
         if not wanted or any(has_no_value(x) for x in inputs):
-            return self.body(*own, *free)  # a joint graph decides on its own what it keeps
+            return self.body(*inputs)  # a joint graph decides on its own what it keeps
 
         def run(*given: Tensor) -> Any:
-            return self.body(*given, *free)
+            return self.body(*given, *free) if reentrant else self.body(*free)
 
         return checkpoint(run, *own, **self.options)
 

@@ -30,14 +30,10 @@ def below_functionalization() -> Any:
 # ---------------------------------------------------------------- sizes and types
 def anew(mode: Any, func: object, args: Sequence[Any]) -> Any:
     """The fake results of an operator that torch predicts wrongly; NotImplemented for others."""
-    if func in _LOSSES_BACKWARD:
-        return _loss_gradient(mode, args)
-    return _lstm_gradients(mode, args) if func is _LSTM_BACKWARD else NotImplemented
+    again = _ANEW.get(func)
+    return NotImplemented if again is None else again(mode, args)
 
 
-_LSTM_BACKWARD = aten.mkldnn_rnn_layer_backward.default
-_LOSSES_BACKWARD = frozenset((aten.smooth_l1_loss_backward.default, aten.mse_loss_backward.default,
-                              aten.soft_margin_loss_backward.default))  # fmt: skip
 _LSTM = 2  # what the operator calls it, among its kinds of layers
 
 
@@ -59,6 +55,24 @@ def _lstm_gradients(mode: Any, args: Sequence[Any]) -> Any:
     shapes += [w_input.shape[:1]] * 2 + [hidden.shape, cell.shape]
     with below_functionalization(), mode:
         return tuple(torch.empty(s, dtype=torch.float32, device=x.device) for s in shapes)
+
+
+def _unshuffled(mode: Any, args: Sequence[Any]) -> Any:
+    """What has no elements keeps its shape on a CPU; torch says: the one of other tensors."""
+    x = args[0]
+    if x.device.type != "cpu" or not any(type(n) is int and n == 0 for n in x.shape):
+        return NotImplemented
+    with below_functionalization(), mode:
+        return torch.empty_like(x)
+
+
+_ANEW: dict[object, Callable[[Any, Sequence[Any]], Any]] = {
+    aten.smooth_l1_loss_backward.default: _loss_gradient,
+    aten.mse_loss_backward.default: _loss_gradient,
+    aten.soft_margin_loss_backward.default: _loss_gradient,
+    aten.mkldnn_rnn_layer_backward.default: _lstm_gradients,
+    aten.pixel_unshuffle.default: _unshuffled,
+}
 
 
 # ---------------------------------------------------------------- which, and when

@@ -32,7 +32,7 @@ _TORCH_KINDS = (
     (torch.memory_format, "memory_format"),
 )  # fmt: skip
 # results that share memory with the argument, which is therefore copied into memory of its own
-_REINTERPRET = frozenset({
+REINTERPRET = frozenset({
     "aten.view.dtype", "aten.view_as_real.default", "aten.view_as_complex.default",
     "aten.real.default", "aten.imag.default", "aten._conj.default", "aten._neg_view.default",
     "aten.resolve_conj.default", "aten.resolve_neg.default",
@@ -48,7 +48,7 @@ def lower_extern(b: Builder, node: Node, env: Env) -> Lowered:
     op = node.target
     assert isinstance(op, OpOverload)
     name = str(op)
-    copies = name in _REINTERPRET
+    copies = name in REINTERPRET
     if not copies:
         _refuse_aliasing(op, name)
     args = tuple(_argument(b, a, env, copies) for a in node.args)

@@ -16,7 +16,7 @@ from torchweld.ir.graph import VAL, GraphPair
 from torchweld.ir.loop import Buffer, View
 from torchweld.ir.nested import memory_of, tensors_in
 from torchweld.lower.builder import Builder
-from torchweld.lower.fallback import Env, Lowered
+from torchweld.lower.fallback import REINTERPRET, Env, Lowered
 from torchweld.lower.registry import LOWERINGS, accepted, arguments_for, bind
 from torchweld.lower.sizes import SYMBOLIC, size
 from torchweld.lower.tensor import (
@@ -56,11 +56,35 @@ def finish(b: Builder, pair: GraphPair, node: Node, env: Env,
             views.append(_own(b, out, env))
         else:
             views.append(_alias(out, roots, inputs[alias]))
+    _check_shared(outs, views)
     views = _apart(outs, views, roots)
     changing = {inputs[p] for p in pair.mutated}
     _write_back(b, [(inputs[p], _settled(b, n, env, changing, inputs[p]))
                     for n, p in zip(updated, pair.mutated, strict=True)])  # fmt: skip
     return tuple(views)
+
+
+def _check_shared(outs: Sequence[object], views: Sequence[View | None]) -> None:
+    """Refuse results that share memory in eager and have buffers of their own.
+
+    Errors: LoweringError W201 for what is seen as elements of another dtype.
+    """
+    buffers: dict[Node, Buffer] = {}
+    for out, view in zip(outs, views, strict=True):
+        if isinstance(out, Node) and view is not None and (
+                buffers.setdefault(_owner(out), view.buffer) is not view.buffer):  # fmt: skip
+            raise LoweringError("W201", f"output {out.name} shares memory with another one")
+
+
+def _owner(node: Node) -> Node:
+    """What `node` is a view of, maybe as another dtype."""
+    while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
+        made = node.args[0] if node.target is operator.getitem else node
+        rule = LOWERINGS.get(str(made.target))
+        if not (rule is not None and rule.kind == "view") and str(made.target) not in REINTERPRET:
+            break
+        node = node.args[0]
+    return node
 
 
 def _apart(outs: Sequence[object], views: Sequence[View | None],

@@ -118,7 +118,8 @@ def _not_reentrant(cap: Capture, fn: Value, args: Args, kwargs: Kwargs, options:
     finally:
         builder.close(body)
     target = Checkpointed(runner(body), options, contexts)
-    return record(cap, target, ((), list(body.taken)), builder.to_fake(made))
+    own = [builder.node_of(x) for x in args if isinstance(x, TensorValue)]
+    return record(cap, target, (own, list(body.taken)), builder.to_fake(made))
 
 
 def _reentrant(cap: Capture, fn: Value, args: Args, kwargs: Kwargs,
