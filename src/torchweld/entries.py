@@ -33,7 +33,7 @@ from torchweld.capture.symbolic import marked_dims
 from torchweld.frame.program import Entry
 from torchweld.graph_facts import examples, mark_owned
 from torchweld.ir.expr import as_expr
-from torchweld.ir.graph import BY_DATA, SETTINGS, VAL
+from torchweld.ir.graph import BY_DATA, SETTINGS
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.pipeline import (
