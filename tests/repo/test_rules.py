@@ -38,6 +38,7 @@ WITH_TORCH = {
         "static_shapes",
         "steps",
         "takes",
+        "overlaps",
         "torch_functions",
     )
 }
