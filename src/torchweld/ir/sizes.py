@@ -43,6 +43,9 @@ from torchweld.ir.residues import all_divided, residue_in
 from torchweld.ir.size_bounds import Interval, Intervals, least, most
 from torchweld.ir.size_values import Loose, Number, Rounded, is_computable, symbols_of
 
+# What a size that varies is taken for where the answer only costs time.
+USUAL = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Size:

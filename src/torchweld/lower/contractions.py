@@ -46,6 +46,7 @@ from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
 from torchweld.ir.expr import ONE, ZERO, Expr, as_expr
 from torchweld.ir.loop import Extern, View
+from torchweld.ir.sizes import USUAL
 from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.registry import lowering
 from torchweld.lower.tensor import Idx, Spec, Tensor, row_major, whole
@@ -54,7 +55,6 @@ from torchweld.lower.views import sliced, t
 
 LINEAR = "mkldnn._linear_pointwise.default"
 _LEAST_WORK = 1 << 22  # multiplications
-_USUAL = 64  # of a dimension whose size varies
 # A result that BLAS had better write: from there on it is kept in memory, and up to there oneDNN
 # gains less than new pages cost.
 _LEAST_KEPT = 2 << 20  # bytes
@@ -192,7 +192,7 @@ def _aligned(v: View, unit: int) -> bool:
 
 def _usual(n: Expr) -> int:
     """A size, or what one that varies is taken for: products of few rows lose little."""
-    return n.value if n.is_const else _USUAL
+    return n.value if n.is_const else USUAL
 
 
 def _adjacent(v: View) -> bool:

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from torchweld.graph.rewrites.aligned import ALIGNMENT, LEAST_WORK, USUAL_ROWS
+from torchweld.graph.rewrites.aligned import ALIGNMENT, LEAST_WORK
+from torchweld.ir.sizes import USUAL
 
 aten = torch.ops.aten
 _HALVES = (torch.bfloat16, torch.float16)
@@ -60,7 +61,7 @@ def _in_parts(x: Tensor, mat2: Tensor, product: Callable[[int, int], Tensor]) ->
         return NotImplemented
     unit = ALIGNMENT // x.element_size()
     inner, columns = mat2.shape
-    rows = x.shape[0] if isinstance(x.shape[0], int) else USUAL_ROWS
+    rows = x.shape[0] if isinstance(x.shape[0], int) else USUAL
     most = columns - columns % unit
     if most in (0, columns) or rows * inner * columns < LEAST_WORK or inner < _LEAST_INNER:
         return NotImplemented

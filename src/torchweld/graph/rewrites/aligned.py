@@ -32,7 +32,6 @@ ALIGNMENT = 16  # bytes
 _LINE = 128  # bytes: what rows are made multiples of
 _LEAST = 1 << 18  # elements; smaller products take no time
 LEAST_WORK = 1 << 28  # multiplications, see lower/contractions.py
-USUAL_ROWS = 64  # of a matrix whose number of rows varies
 
 _ROWS = frozenset((aten._to_copy.default, aten._log_softmax_backward_data.default,
                    aten._softmax_backward_data.default))  # fmt: skip
