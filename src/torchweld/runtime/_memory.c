@@ -375,6 +375,13 @@ Handle frame_scratch(Executable *x, Frame *f, int n)
     return frame_alloc(x, f, n) < 0 ? NULL : f->handles[n];
 }
 
+/* Whether its memory waits for the next result of the same shape. On a GPU torch's allocator is as
+ * fast, and may give it to others. */
+static int is_spare(const Spec *s)
+{
+    return s->scratch && !(on_cuda(s->device_type) && s->bytes >= LARGE);
+}
+
 void frame_drop(Executable *x, Frame *f, int n)
 {
     Spec *s = &x->specs[n];
@@ -383,7 +390,7 @@ void frame_drop(Executable *x, Frame *f, int n)
     if (f->owned[n]) {
         Handle h = f->handles[n];
         f->owned[n] = 0;
-        for (int i = 0; s->scratch && !object && h && i < SPARES; i++) {
+        for (int i = 0; is_spare(s) && !object && h && i < SPARES; i++) {
             Handle *slot = &f->spare[s->group * SPARES + i];
             if (*slot || !storage_unique(h))
                 continue;

@@ -241,8 +241,8 @@ class Place:
 
     pool: what it needs while it runs. lent: what it lends; the same pool if that may have had the
     memory of what it needed before. region: memory that a forward and its backward work in; of the
-    backward, inside: the inputs that lie there, and frees: (step, block) of what is free behind
-    which step.
+    backward, inside: the inputs that lie there, frees: (step, block) of what is free behind which
+    step, and made: the gradients that are to lie there, too.
     """
 
     pool: Any
@@ -250,6 +250,13 @@ class Place:
     region: _driver.Region | None = None
     inside: frozenset[int] = frozenset()
     frees: tuple[int, ...] | None = None
+    made: frozenset[int] = frozenset()
+
+    def role(self, n: int, role: int) -> int:
+        """How a graph that works here finds a tensor."""
+        if n in self.inside:
+            return Role.STATIC
+        return Role.HELD if n in self.made and role == Role.PATCH else role
 
 
 @dataclass(slots=True, eq=False)
@@ -376,7 +383,7 @@ class Recorder:
         if region is None:
             return Place(where.pool, where.new_pool())
         inside, frees = releases(self.plan, x.pending(), region.blocks)
-        return Place(region.pool, None, region, inside, frees)
+        return Place(region.pool, None, region, inside, frees, frozenset(self.plan.made))
 
     def _shared(self, x: _driver.Executable) -> _driver.Region | None:
         """Where the graph lives that saved what this backward uses up, if it may work there."""
@@ -434,7 +441,7 @@ def record(x: _driver.Executable, where: Device, found: bytes, place: Place) -> 
     """Record the call in flight with these roles. Errors: whatever the launch list raises."""
     apart = place.region is None and place.lent is not place.pool
     change = _pool_changer(place.pool, place.lent, where) if apart else None
-    known = bytes(Role.STATIC if n in place.inside else role for n, role in enumerate(found))
+    known = bytes(map(place.role, range(len(found)), found))
     x.prepare(known, place.lent, change, place.region, place.frees)
     with where.recording(place.pool):
         _driver.capture_begin(where.index)
