@@ -27,6 +27,7 @@ WITH_TORCH = {
         "launches",
         "hooks",
         "nested",
+        "overlaps",
         "predicted",
         "recurrent",
         "quiet",
