@@ -194,6 +194,7 @@ class Capture:
     hooks_stay: whether some are not removed, so that all are registered as torch does it.
     contexts: context variables that the frame has set: (variable, value, token), the last one last.
     tensor_attrs: what the frame has put on tensors, by the id of the value and the name.
+    released: whether a lock that was taken before the capture is released behind the graph.
     """
 
     pure: list[int]
@@ -264,7 +265,7 @@ class Capture:
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
         self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
         self.ids, self.later, self.tensor_attrs = {}, {}, {}
-        self.devices_before, self.hooks_stay = 0, False
+        self.devices_before, self.hooks_stay, self.released = 0, False, False
 
     # -------------------------------------------------------------- locations
     @property

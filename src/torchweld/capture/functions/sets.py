@@ -270,7 +270,7 @@ def sorted_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None
     flag = kwargs.get("reverse", boolean(False))
     alike = len(found) == len(items) > 1 and {type(x) for x in found} in ({int}, {str})
     if alike and kwargs.keys() <= {"reverse"} and type(flag) is Const:
-        made: Any = sorted(found, reverse=bool(flag.obj))  # type: ignore[type-var]
+        made: Any = sorted(found, reverse=bool(flag.obj))
         cap.deliver(ListValue([Const(x) for x in made]), cont)
         return
     cap.call(Const(polyfills.sorted_), args, kwargs, cont)
