@@ -92,12 +92,12 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
     if events.wants("guards"):
         events.emit("guards", region.name, "\n" + "\n".join(g.text() for g in guards))
     eager = eager_call(fn, site)
-    scope = {CALL: call, EAGER: eager if region.lock is None else again,
+    scope = {CALL: call, EAGER: again if region.locks else eager,
              **names_of(region, site, miss)}  # fmt: skip
     finish = make_finish(region, scope) if region.finish else None
-    if region.lock is not None and finish is not None:
+    if region.locks and finish is not None:
         registers = [builder.register(s) for s in finish_inputs]
-        run = locked(region.lock, program, registers, finish, eager)
+        run = locked(region.locks, program, registers, finish, eager)
         entry = Entry(program, [], None, run, registers[len(registers) - len(args) :])
     elif region.finish is not None and CALL in region.finish.consts:
         entry = Entry(program, [], None, finish, [builder.register(s) for s in finish_inputs])
@@ -182,7 +182,7 @@ def _ends(region: Region, site: Site) -> Guard | None:
 
     It cannot where later stages add guards, or where more than the graph is around its call.
     """
-    waits = (site.options.backend is weld_backend and region.env is None and region.lock is None
+    waits = (site.options.backend is weld_backend and region.env is None and not region.locks
              and "passing" not in config.current().skip)  # fmt: skip
     if not waits or (region.finish is not None and any(
             x is torch._C._InferenceMode for x in region.finish.consts.values())):  # fmt: skip

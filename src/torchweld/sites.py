@@ -10,7 +10,8 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType
@@ -181,14 +182,20 @@ def again(outs: object, *flat: Any) -> Any:
     raise Again
 
 
-def locked(lock: Any, program: Program, registers: Sequence[int], finish: Callable[..., Any],
+def locked(locks: Sequence[Any], program: Program, registers: Sequence[int],
+           finish: Callable[..., Any],
            eager: Callable[..., Any]) -> Callable[..., Any]:  # fmt: skip
-    """Runs a residual program on flat arguments behind a first one, with a lock held; eagerly if
-    the guards do not hold any more when it is."""
+    """Runs a residual program on flat arguments behind a first one, with locks held; eagerly if
+    the guards do not hold any more when they are.
+
+    Only the first lock is waited for: whoever waits for one lock with another one in his hands may
+    wait for ever. Where a further one is not free the frame runs eagerly.
+    """
+    first, *others = locks
 
     def run(outs: object, *flat: Any) -> Any:
-        with lock:
-            if program.check(flat):
+        with first, _taken(others) as all_taken:
+            if all_taken and program.check(flat):
                 values = program.registers(flat)
                 try:
                     return finish(None, *[values[i] for i in registers])
@@ -197,6 +204,20 @@ def locked(lock: Any, program: Program, registers: Sequence[int], finish: Callab
         return eager(None, *flat)
 
     return run
+
+
+@contextmanager
+def _taken(locks: Sequence[Any]) -> Iterator[bool]:
+    """Whether all of these locks are free; they are held meanwhile."""
+    held = []
+    try:
+        for lock in locks:
+            if lock.acquire(blocking=False):
+                held.append(lock)
+        yield len(held) == len(locks)
+    finally:
+        for lock in reversed(held):
+            lock.release()
 
 
 def _raise_failure(outer: Site | None) -> None:

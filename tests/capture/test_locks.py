@@ -45,7 +45,13 @@ def module(request):
 def is_free(lock):
     """Whether another thread could take it."""
     found = []
-    thread = threading.Thread(target=lambda: found.append(lock.acquire(blocking=False)))
+
+    def look():
+        found.append(lock.acquire(blocking=False))
+        if found[0]:
+            lock.release()
+
+    thread = threading.Thread(target=look)
     thread.start()
     thread.join()
     return found[0]
@@ -115,7 +121,60 @@ def two_of_them(x, lock, log):
         return x + 1
 
 
-@pytest.mark.parametrize("fn", [breaks_inside, breaks_behind, keeps_it, two_of_them])
+def test_two_locks_are_one_graph():
+    torchweld.reset()
+    compiled = torchweld.compile(two_of_them, backend="eager", fullgraph=True)
+    locks = threading.Lock(), threading.RLock()
+    for first, other in (locks, locks, locks[::-1]):
+        assert torch.equal(compiled(X, first, [other]), X + 1)
+        assert all(map(is_free, locks))
+
+
+def test_a_further_lock_that_is_not_free_is_waited_for_in_eager_code():
+    def one_after_the_other(x, first, second):
+        with first:
+            x = x + 1
+        with second:
+            return x * 2
+
+    torchweld.reset()
+    compiled = torchweld.compile(one_after_the_other, backend="eager")
+    first, second, got = threading.Lock(), threading.Lock(), []
+    compiled(X, first, second)
+    with second:
+        thread = threading.Thread(target=lambda: got.append(compiled(X, first, second)))
+        thread.start()
+        while not is_free(first):
+            time.sleep(0.001)
+        assert is_free(first)  # nobody waits with the first one in his hands
+    thread.join()
+    assert torch.equal(got[0], (X + 1) * 2)
+    assert is_free(first) and is_free(second)
+
+
+def test_a_break_behind_a_lock_is_one():
+    torchweld.reset()
+    compiled = torchweld.compile(breaks_behind, backend="eager")
+    log, lock = [], threading.Lock()
+    assert torch.equal(compiled(X, lock, log), (X + 1) * 2)
+    assert log == [1, 2] and is_free(lock)
+    assert torchweld.statistics()["breaks"] == 1
+
+
+def test_a_lock_of_the_frame_is_no_break():
+    def program(x):
+        made, again = threading.Lock(), threading.RLock()
+        with made, again, again:
+            x = x + 1
+        made.acquire()
+        return x, made, made.locked()
+
+    compiled = torchweld.compile(program, backend="eager", fullgraph=True)
+    x, made, seen = compiled(X)
+    assert torch.equal(x, X + 1) and seen and made.locked()
+
+
+@pytest.mark.parametrize("fn", [breaks_inside, breaks_behind, keeps_it])
 def test_what_is_not_captured_is_right(fn):
     torchweld.reset()
     compiled = torchweld.compile(fn, backend="eager")

@@ -148,3 +148,53 @@ def test_what_a_proxy_made_in_the_frame_refers_to_lives_as_long_as_the_frame():
     compiled = torchweld.compile(program, backend="eager")
     for k in range(3):
         assert torch.equal(compiled(torch.ones(4) * k), torch.ones(4) * k + 1)
+
+
+class Node:
+    def __init__(self, value, parent=None):
+        self.value, self.children = value, []
+        self.parent = None if parent is None else weakref.ref(parent)
+        if parent is not None:
+            parent.children.append(self)
+
+    def root(self):
+        return self if self.parent is None else self.parent().root()
+
+
+def test_objects_of_the_frame_refer_to_each_other():
+    def program(x):
+        top = Node(x)
+        middle = Node(x * 2, top)
+        low = Node(x + 1, middle)
+        seen = weakref.ref(low.value)
+        return low.root().value + middle.value, low.parent() is middle, seen() * 3, low.root()
+
+    check_calls(program, (torch.ones(3),))
+
+
+def test_a_reference_to_what_the_frame_has_dropped_is_empty():
+    def program(x):
+        first = Node(x)
+        seen, last = weakref.ref(first), weakref.ref(Node(x))
+        alive = seen() is first
+        first = Node(x + 1)
+        return first.value, alive, seen() is None, last
+
+    torchweld.reset()
+    compiled = torchweld.compile(program, backend="eager")
+    for _ in range(2):
+        value, alive, dropped, last = compiled(torch.ones(2))
+        assert (value[0].item(), alive, dropped, last()) == (2, True, True, None)
+
+
+def test_a_class_that_allows_no_references():
+    class Bare:
+        __slots__ = ()
+
+    def program(x):
+        try:
+            weakref.ref(Bare())
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check_calls(program, (torch.ones(3),))

@@ -64,7 +64,9 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
         done(Const(None))  # the end of `x.data -= y`
         return
     if isinstance(obj, TensorValue):
-        raise refuse("W106", f"assignment to Tensor.{name}", cap.loc())
+        _put_on_tensor(cap, obj, name, value)
+        done(Const(None))
+        return
     if isinstance(obj, Const) and isinstance(obj.obj, types.ModuleType) and (
             _module_set(cap, obj, name, value, done)):  # fmt: skip
         return
@@ -80,6 +82,14 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
     if looked:
         raise Stuck("W106", why, cap.loc(), looked)
     raise refuse("W106", why, cap.loc())
+
+
+def _put_on_tensor(cap: Capture, obj: TensorValue, name: str, value: Value) -> None:
+    """An attribute of the user's, on a tensor that has it from then on."""
+    if mro_lookup(obj.kind, name) is not MISSING or cap.pure or cap.builder.bodies:
+        raise refuse("W106", f"assignment to Tensor.{name}", cap.loc())
+    cap.unguarded += 1
+    cap.tensor_attrs[(id(obj), name)] = obj, value
 
 
 def _module_set(cap: Capture, obj: Const, name: str, value: Value, done: Cont) -> bool:

@@ -138,7 +138,7 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
     return Region(code.qualname, graph, inputs, tuple(cap.guards.values()), result, finish,
                   rest.resume if rest else None, cap.builder.n_calls,
                   env if readings else None, readings,
-                  cap.locks[0] if cap.locks else None, ends)  # fmt: skip
+                  tuple(cap.locks), ends)  # fmt: skip
 
 
 def _copies(cap: Capture, fn: types.FunctionType) -> bool:

@@ -116,6 +116,9 @@ class Residual:
             return self.names[id(x)]
         if x.node.graph is not self.cap.builder.root:
             raise self.cap.builder.left_body(x)
+        if x.kind is torch.nn.Parameter:
+            why = "a Parameter made in the frame leaves it"
+            raise Stuck("W107", why, self.cap.loc(), self.cap.birth(x))
         at = self._output_index.get(id(x))
         if at is None:
             at = self._output_index[id(x)] = len(self.outputs)
@@ -306,6 +309,7 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
         assert cap.result is not None
         result = r.expr(cap.result)
     _assign_grads(r)
+    _assign_attrs(r)
     _deferred(r)
     for fn, args in modes:
         r.lines.append(f"{r.bind_const(fn)}(*{r.bind_const(args)})")
@@ -369,6 +373,17 @@ def _assign_grads(r: Residual) -> None:
     for x, value in r.cap.grads.values():
         if (x.source is not None or id(x) in r._output_index) and not unchanged(r.cap, x, value):
             r.lines.append(f"{r.tensor(x)}.grad = {r.expr(value)}")
+
+
+def _assign_attrs(r: Residual) -> None:
+    """What the frame has put on tensors from outside, and on those that leave it."""
+    waiting, seen = dict(r.cap.tensor_attrs), -1
+    while seen != len(waiting):
+        seen = len(waiting)
+        for key, (x, value) in list(waiting.items()):
+            if id(x) in r._inputs or x.source is not None or id(x) in r._output_index:
+                del waiting[key]
+                r.lines.append(f"{r.tensor(x)}.{key[1]} = {r.expr(value)}")
 
 
 def _deferred(r: Residual) -> None:

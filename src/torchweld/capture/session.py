@@ -193,6 +193,8 @@ class Capture:
     handles: of hooks that the frame has registered on modules; None for one that is removed.
     hooks_stay: whether some are not removed, so that all are registered as torch does it.
     contexts: context variables that the frame has set: (variable, value, token), the last one last.
+    tensor_attrs: what the frame has put on tensors, by the id of the value and the name.
+    released: whether a lock that was taken before the capture is released behind the graph.
     """
 
     pure: list[int]
@@ -202,6 +204,7 @@ class Capture:
     devices: list[Any]
     ids: dict[int, Value]
     later: dict[int, int]
+    tensor_attrs: dict[tuple[int, str], tuple[TensorValue, Value]]
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -246,8 +249,7 @@ class Capture:
         self.stops: tuple[int, ...] = ()
         self.outside_stop = 0
         self.handed: Handed | None = None
-        self.is_rest = False
-        self.in_block = False
+        self.is_rest = self.in_block = False
         self.handles_risk = False
         self.catches_risk: int | None = None
         self.born: dict[int, tuple[object, int]] = {}
@@ -262,7 +264,8 @@ class Capture:
         self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
         self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
-        self.ids, self.later, self.devices_before, self.hooks_stay = {}, {}, 0, False
+        self.ids, self.later, self.tensor_attrs = {}, {}, {}
+        self.devices_before, self.hooks_stay, self.released = 0, False, False
 
     # -------------------------------------------------------------- locations
     @property

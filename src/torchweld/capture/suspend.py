@@ -88,9 +88,9 @@ def suspend(cap: Capture) -> Rest:
     """
     frames, handed = cap.frames, cap.handed
     _need_closed(cap)
-    if cap.locks:
-        lock = cap.objects[id(cap.locks[0])]
-        raise Stuck("W107", "a lock was taken before", cap.loc(), cap.birth(lock))
+    if cap.held:
+        lock = cap.objects[id(cap.held[0])]
+        raise Stuck("W107", "a lock is held", cap.loc(), cap.birth(lock))
     guard_changed(cap)
     if not frames or not all(_is_real(f) for f in frames):
         raise refuse("W107", "the frame cannot be left here", cap.loc())

@@ -33,7 +33,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.unread import PassedTensor, UnreadTensor
 from torchweld.ir.nested import memory_of
-from torchweld.ir.source import Applied
+from torchweld.ir.source import Applied, InstanceDict, Item
 
 # read from the metadata: no node
 _METADATA = frozenset((
@@ -96,10 +96,11 @@ def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None)
         cap.deliver(grad_of(cap, obj), cont)
         return
     real = cap.builder.reals.get(id(obj))
-    if name == "is_leaf" and (real is not None or not obj.fake.requires_grad):
+    if name == "is_leaf" and (real is not None or obj.fake.is_leaf):
         cap.deliver(Const(obj.fake.is_leaf), cont)
         return
-    if name == "grad_fn" and not obj.fake.requires_grad:
+    if name == "grad_fn" and (not obj.fake.requires_grad or (
+            real is None and obj.fake.grad_fn is None)):  # fmt: skip
         cap.deliver(Const(None), cont)
         return
     raise refuse("W107", f"Tensor.{name}", cap.loc())
@@ -107,8 +108,18 @@ def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None)
 
 def _own_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) -> None:
     """An attribute that the user put on a tensor."""
+    put = cap.tensor_attrs.get((id(obj), name))
+    if put is not None:
+        cap.deliver(put[1], cont)
+        return
     real = cap.builder.reals.get(id(obj))
-    if real is not None and name in real.__dict__:
+    if real is not None and obj.source is not None:
+        own = InstanceDict.make(obj.source)
+        if name in real.__dict__:
+            cap.deliver(cap.wrap(real.__dict__[name], Item.make(own, name, False)), cont)
+            return
+        cap.guard("lacks_key", own, name)
+    elif real is not None and name in real.__dict__:
         raise refuse("W107", f"attribute {name} that was put on a Tensor", cap.loc())
     raise raised(AttributeError, f"'{obj.kind.__name__}' object has no attribute '{name}'")
 

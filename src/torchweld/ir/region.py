@@ -68,7 +68,7 @@ class Region:
         to do; else None and `finish` says the rest.
     env, readings: the symbols of sizes that vary, and where they are found; the facts of `env` must
         hold, those included that later stages add.
-    lock: what is to be held meanwhile, if the frame takes a lock; then `finish` calls the graph.
+    locks: what is to be held meanwhile, if the frame takes locks; then `finish` calls the graph.
     resume: if the frame was captured up to a break only. operators: calls in the graph.
     passing: a guard that what the frame does makes fail, so that its next call needs another entry.
     """
@@ -83,5 +83,5 @@ class Region:
     operators: int = 0
     env: SizeEnv | None = field(default=None, compare=False)
     readings: tuple[Reading, ...] = ()
-    lock: object = field(default=None, compare=False)
+    locks: tuple[object, ...] = field(default=(), compare=False)
     passing: Guard | None = field(default=None, compare=False)

@@ -92,9 +92,9 @@ for _name, _fn_name in (("get", "get"), ("set", "put"), ("reset", "reset")):
 WRAPPERS.add(contextvars.Token, _later("context_variables", "token"))
 CLASSES.add(RemovableHandle, _later("module_hooks", "make"))
 FUNCTIONS.add(sys._getframe, _later("own_frames", "frame"))
-for _kind, _name in ((datetime.datetime, "now"), (datetime.datetime, "utcnow"),
+for _of, _name in ((datetime.datetime, "now"), (datetime.datetime, "utcnow"),
                      (datetime.datetime, "today"), (datetime.date, "today")):  # fmt: skip
-    METHODS.add((_kind, _name), _later("late_times", "now", _name))
+    METHODS.add((_of, _name), _later("late_times", "now", _name))
 GETATTR.add(LateNumber, _later("late_times", "attr"))
 for _fn in (torch.set_float32_matmul_precision, torch.use_deterministic_algorithms,
             torch.set_num_threads, *(

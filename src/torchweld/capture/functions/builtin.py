@@ -556,6 +556,6 @@ def is_not(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 for _name, _polyfill in (
     (sum, polyfills.sum_), (any, polyfills.any_), (all, polyfills.all_),
-    (sorted, polyfills.sorted_), (math.prod, polyfills.prod_),
+    (math.prod, polyfills.prod_),
 ):  # fmt: skip
     polyfill(_name, _polyfill)

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import io
 import random
+import threading
 import types
 from typing import Any
 
@@ -49,6 +50,11 @@ def _maker(make: Any) -> Any:
 
 for _kind in (io.StringIO, io.BytesIO, bytearray, array.array):
     klass(_kind)(_maker(_kind))
+_PLAIN_LOCK: Any = type(threading.Lock())
+_TAKES = ("acquire", "acquire_lock", "__enter__")
+_LOCKS: tuple[Any, ...] = (threading.Lock, type(threading.RLock()))
+for _make in _LOCKS:
+    (klass if isinstance(_make, type) else function)(_make)(_maker(_make))
 for _name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s", "new"):
     function(getattr(hashlib, _name))(_maker(getattr(hashlib, _name)))
 
@@ -73,6 +79,8 @@ def run_owned(cap: Capture, fn: Any, args: Args, kwargs: Kwargs, cont: Cont | No
     given = _constants(cap, args[1:], f"{x.klass.__name__}.{fn.__name__}")
     named = dict(zip(kwargs, _constants(cap, list(kwargs.values()), fn.__name__), strict=True))
     reads = fn in READS
+    if isinstance(x.twin, _PLAIN_LOCK) and fn.__name__ in _TAKES and x.twin.locked():
+        raise refuse("W107", "a lock of the frame that somebody else is to release", cap.loc())
     if not reads:
         cap.mark(x)
     try:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchweld.capture import polyfills
 from torchweld.capture.comparison import keys_of
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.items import key_error
 from torchweld.capture.ops import changed, filed_key, payload
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.tables import klass, method
+from torchweld.capture.tables import function, klass, method
 from torchweld.capture.values.base import (
     Const,
     DictValue,
+    ListValue,
     SetValue,
     Value,
     ViewValue,
@@ -257,3 +259,18 @@ method((set, frozenset), "issubset")(_relation(lambda a, b: a <= b))
 method((set, frozenset), "issuperset")(_relation(lambda a, b: a >= b))
 method((set, frozenset, type({}.keys()), type({}.items())), "isdisjoint")(
     _relation(lambda a, b: not (a & b)))
+
+
+@function(sorted)
+def sorted_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Constants of a set are sorted whatever order they are gone through in."""
+    box = args[0] if len(args) == 1 else None
+    items = list(box.items.values()) if isinstance(box, SetValue) else []
+    found = [x.obj for x in items if isinstance(x, Const) and getattr(x, "fixed", True)]
+    flag = kwargs.get("reverse", boolean(False))
+    alike = len(found) == len(items) > 1 and {type(x) for x in found} in ({int}, {str})
+    if alike and kwargs.keys() <= {"reverse"} and type(flag) is Const:
+        made: Any = sorted(found, reverse=bool(flag.obj))
+        cap.deliver(ListValue([Const(x) for x in made]), cont)
+        return
+    cap.call(Const(polyfills.sorted_), args, kwargs, cont)

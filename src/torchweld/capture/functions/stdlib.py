@@ -11,11 +11,13 @@ import typing
 from typing import Any
 
 import torch
+from torch import nn
 
 from torchweld.capture.arrays.functions import copied
 from torchweld.capture.attrs_write import set_attr
 from torchweld.capture.functions.builtin import get_attr_or
 from torchweld.capture.functions.dict_attrs import all_attrs
+from torchweld.capture.functions.torch_calls import parameter_of
 from torchweld.capture.instances import load_all_attrs
 from torchweld.capture.ops import user_method
 from torchweld.capture.session import Capture
@@ -144,8 +146,17 @@ def copy_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     cap.deliver(_copy(cap, args[0], None), cont)
 
 
+def _is_plain_module(kind: type) -> bool:
+    """Whether instances of a class are copied attribute by attribute, as modules are."""
+    return issubclass(kind, nn.Module) and all(
+        getattr(kind, n, None) is getattr(nn.Module, n, None)
+        for n in ("__getstate__", "__setstate__"))  # fmt: skip
+
+
 def _has_state(cap: Capture, x: Value) -> bool:
     """Whether the class of an object says itself what copies are made of, and nothing else."""
+    if _is_plain_module(x.cls()):
+        return False
     hooks = (user_method(cap, x, "__getstate__"), user_method(cap, x, "__setstate__"))
     return isinstance(x, InstanceValue) and x.payload is None and any(hooks) and not any(
         user_method(cap, x, n) for n in ("__reduce_ex__", "__reduce__", "__getnewargs__",
@@ -191,6 +202,9 @@ def _copy(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Value:
             memo[id(x)] = made
         return made
     if isinstance(x, TensorValue):
+        if x.kind is torch.nn.Parameter and memo is not None and not cap.builder.bodies:
+            memo[id(x)] = _copy_parameter(cap, x)
+            return memo[id(x)]
         if x.fake.requires_grad or x.kind is not torch.Tensor:
             raise refuse("W107", "a copy of a Tensor that requires grad or is a Parameter",
                          cap.loc())  # fmt: skip
@@ -202,6 +216,13 @@ def _copy(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Value:
     if isinstance(x, InstanceValue):
         return _copy_instance(cap, x, memo)
     return _copy_container(cap, x, memo)
+
+
+def _copy_parameter(cap: Capture, x: TensorValue) -> Value:
+    data = cap.builder.call("call_method", "detach", [x], {}, cap.loc())
+    data = cap.builder.call("call_method", "clone", [data], {}, cap.loc())
+    assert isinstance(data, TensorValue)
+    return parameter_of(cap, data, x.fake.requires_grad)
 
 
 def _copy_container(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Value:
@@ -239,17 +260,18 @@ def _copy_container(cap: Capture, x: Value, memo: dict[int, Value] | None) -> Va
 
 def _copy_instance(cap: Capture, x: InstanceValue, memo: dict[int, Value] | None) -> Value:
     special = "__copy__" if memo is None else "__deepcopy__"
+    plain = nn.Module if _is_plain_module(x.klass) else object
     if hasattr(x.klass, special) or any(
-        getattr(x.klass, n, None) is not getattr(object, n, None)
-        for n in ("__reduce_ex__", "__reduce__", "__getstate__")
-    ) or hasattr(x.klass, "__setstate__"):
+        getattr(x.klass, n, None) is not getattr(plain, n, None)
+        for n in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__")
+    ):
         raise refuse("W107", f"copy of {x.klass.__name__}", cap.loc())
     out = InstanceValue(x.klass)
     if memo is not None:
         memo[id(x)] = out
     load_all_attrs(cap, x)
     for name, value in list(x.attrs.items()):
-        if value is not None:
+        if value is not None and not (plain is nn.Module and name == "_compiled_call_impl"):
             out.attrs[name] = value if memo is None else _copy(cap, value, memo)
     if x.payload is not None:
         out.payload = _copy_container(cap, x.payload, memo)

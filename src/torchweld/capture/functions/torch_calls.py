@@ -17,6 +17,7 @@ from torchweld.capture.late import LateNumber
 from torchweld.capture.policy import graph_call
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
+from torchweld.capture.suspend import stops_of
 from torchweld.capture.symbolic import number_value
 from torchweld.capture.tables import FUNCTIONS, function, klass
 from torchweld.capture.values.base import (
@@ -156,7 +157,26 @@ def tensor_class(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
 
 @klass(torch.nn.Parameter)
 def parameter(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    raise refuse("W107", "a Parameter made in the frame", cap.loc())
+    """A leaf with the memory of a tensor, which cannot leave the frame as such."""
+    names = ("data", "requires_grad")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    data, flag = given.get("data"), given.get("requires_grad", Const(True))
+    if not isinstance(data, TensorValue) or not isinstance(flag, Const) or cap.builder.bodies or (
+            data.kind not in (torch.Tensor, torch.nn.Parameter)):  # fmt: skip
+        raise refuse("W107", "a Parameter made in the frame", cap.loc())
+    cap.deliver(parameter_of(cap, data, bool(flag.obj)), cont)
+
+
+def parameter_of(cap: Capture, data: TensorValue, requires_grad: bool) -> TensorValue:
+    """A new Parameter that has the memory of a tensor."""
+    made = cap.builder.call("call_method", "detach", [data], {}, cap.loc())
+    assert isinstance(made, TensorValue)
+    made.kind = torch.nn.Parameter
+    cap.note_birth(made, stops_of(cap))
+    cap.reads_grad = True
+    if requires_grad:
+        cap.builder.call("call_method", "requires_grad_", [made], {}, cap.loc())
+    return made
 
 
 @function(torch.save, torch.load, torch.compile, torch.equal, torch.allclose)
