@@ -39,7 +39,6 @@ WITH_TORCH = {
         "static_shapes",
         "steps",
         "takes",
-        "overlaps",
         "torch_functions",
     )
 }
