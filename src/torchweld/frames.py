@@ -38,6 +38,7 @@ from torchweld.capture.guard_build import GuardBuilder
 from torchweld.capture.interp import capture
 from torchweld.capture.marks import Mark, current_stance, mark_of
 from torchweld.capture.named_sources import listed
+from torchweld.capture.open_numbers import asked_numbers
 from torchweld.capture.originals import follow_originals
 from torchweld.capture.session import Capture, Compiling, is_compiling
 from torchweld.capture.state import Anew, Stuck
@@ -279,6 +280,11 @@ def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], si
     if cap.handed is not None and not region.operators and site.empty >= _EMPTY:
         raise Unsupported("W113", f"{region.name} runs no tensor operation")
     entry = build_entry(region, fn, args, site, miss)
+    asked = asked_numbers(cap, region) - site.fixed
+    if asked:
+        site.fixed |= asked
+        cap.restart(site.varying(), site.copies)
+        return _captured(cap, fn, args, site)
     if wanted():
         runs = entry.info.compiled.text() if entry.info.compiled is not None else ""
         note(Captured(named(fn), region.graph, entry.info.guards, runs))

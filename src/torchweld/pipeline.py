@@ -50,6 +50,7 @@ from torchweld.graph.symbols import env_of
 from torchweld.graph_facts import dump, owned_inputs, settings_of, values_of_inputs
 from torchweld.ir.conditions import Fact
 from torchweld.ir.graph import (
+    ASKED,
     BY_DATA,
     KEPT,
     LOC,
@@ -361,7 +362,8 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
         if cfg.mode == "strict" and isinstance(error, BackendError):
             raise
         why = error.refusal()
-        return through_aten(gm, Refusal("W205", why.why, why.at) if records else why)
+        own = records and why.code != "W208"
+        return through_aten(gm, Refusal("W205", why.why, why.at) if own else why)
     except Exception as error:
         if cfg.mode == "strict":
             raise
@@ -523,8 +525,11 @@ def _compile_in_steps(gm: GraphModule) -> Compiled:
 def compile_with_numbers(gm: GraphModule) -> Compiled:
     """As compile_graph, of a graph that takes Python numbers."""
     tensors = numbers_as_tensors(gm)
+    gm.meta[ASKED] = set()
     tensors.meta.update(gm.meta)
     compiled = compile_graph(tensors)
+    if compiled.refusal is None or compiled.refusal.code != "W208":
+        del gm.meta[ASKED]  # an operator could do without
     if compiled.executable is None:
         compiled.call = gm.forward
     else:

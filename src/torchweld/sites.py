@@ -68,10 +68,10 @@ class Made:
 class Site:
     """What is known of one function that is compiled, besides its entries.
 
-    late: sources of numbers that changed. lengths: of lists. parts: of sizes and strides of
-    tensors. attributes: of classes, that are assigned. inner: of the
-    functions that it calls when it runs eagerly, by the id of their code; these have a `code`, and
-    a `root`: the one that calls them, directly or not. entries: what was made, in order.
+    late: sources of numbers that changed; fixed: of those that an operator has to know. lengths: of
+    lists. parts: of sizes and strides of tensors. attributes: of classes, that are assigned. inner:
+    of the functions that it calls when it runs eagerly, by the id of their code; these have a
+    `code`, and a `root`: the one that calls them, directly or not. entries: those made, in order.
     warm: it was called before. spent: its limit was reached. changes: how often a capture was in
     vain because something changed meanwhile.
     points: the rest of the function from where it was broken (rests.py); owner: of such a rest, the
@@ -83,6 +83,7 @@ class Site:
 
     options: Options
     late: set[Source] = field(default_factory=set)
+    fixed: set[Source] = field(default_factory=set)
     lengths: set[Source] = field(default_factory=set)
     parts: set[tuple[Source, str, int]] = field(default_factory=set)
     attributes: set[ClassAttr] = field(default_factory=set)
@@ -114,7 +115,7 @@ class Site:
         unrolls = self.options.fullgraph or len(self.entries) < _UNROLLED
         promised = self.promised
         late = self.late if promised is None else self.late | promised.late()
-        return Varying(frozenset(late), frozenset(self.parts if learns else ()),
+        return Varying(frozenset(late - self.fixed), frozenset(self.parts if learns else ()),
                        dynamic is True, dynamic is not False, learns or bool(promised or listed),
                        frozenset(self.attributes), by_data, self.supposes,
                        frozenset(() if unrolls and not self.owner else self.lengths),
@@ -122,6 +123,7 @@ class Site:
 
     def clear(self) -> None:
         self.late.clear()
+        self.fixed.clear()
         self.lengths.clear()
         self.parts.clear()
         self.attributes.clear()

@@ -46,6 +46,16 @@ def test_a_divisor_is_rounded_where_eager_rounds_it(name, dtype):
     equals_eager(SECOND[name], torch.tensor(VALUES, dtype=dtype), torch.tensor(0.1))
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+@pytest.mark.parametrize("factor", [1.1, (1.1, 1.7), 2.05, (2.1, 1.0), 0.5])
+def test_a_factor_that_leaves_a_size_as_it_is_copies(mode, factor):
+    x = torch.randn(2, 3, 6, 8)
+    compiled = torchweld.compile(
+        lambda x: torch.nn.functional.interpolate(x, scale_factor=factor, mode=mode))
+    expected = torch.nn.functional.interpolate(x, scale_factor=factor, mode=mode)
+    torch.testing.assert_close(compiled(x), expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_position_of_a_pooled_maximum_is_that_of_the_last_nan(dtype):
     x = torch.randn(2, 3, 6, 8).mul(3).round().to(dtype)

@@ -79,6 +79,32 @@ def test_without_breaks_a_loop_is_unrolled_for_each_count(name):
         torch.testing.assert_close(compiled(x, given), fn(x, given))
 
 
+def stacked(x, n):
+    found = []
+    for i in range(n):
+        found.append(body(x, i))
+    return torch.stack(found) * 2 if found else x
+
+
+def summed(x, n):
+    found = {"parts": []}
+    for i in range(n):
+        found["parts"].append(body(x, i).sum())
+    return sum(found["parts"]), found
+
+
+@pytest.mark.parametrize("fn", [stacked, summed])
+def test_a_round_that_appends_to_a_list_is_compiled_once(fn):
+    torchweld.reset()
+    compiled = torchweld.compile(fn)
+    for n in COUNTS:
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(x, n), fn(x, n))
+    counts = STATISTICS.counts()
+    assert counts["graphs"] <= 4, counts
+    assert counts["aten_graphs"] == 0, counts
+
+
 def by_item(x, mask):
     y = x * 2
     for i in range(mask.sum().item()):

@@ -34,6 +34,7 @@ WITH_TORCH = {
         "raising",
         "region",
         "size_makers",
+        "run_time_float",
         "size_node",
         "size_writer",
         "static_shapes",

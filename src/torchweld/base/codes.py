@@ -126,6 +126,11 @@ _ROWS = (
         "weights not frozen: gradients are required",
         "call under torch.no_grad() or torch.inference_mode(), or drop options={'freeze': True}",
     ),
+    (
+        "W208",
+        "operator that needs the value of a number that changes",
+        "none needed: the graph is compiled for each value; or pass the number as a Tensor",
+    ),
     # runtime: W3xx
     (
         "W301",

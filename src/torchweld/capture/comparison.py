@@ -15,6 +15,7 @@ from torchweld.capture.arrays.operators import array_binary, untold
 from torchweld.capture.attrs import mro_lookup
 from torchweld.capture.identity import guard_distinct, same
 from torchweld.capture.instances import vars_of
+from torchweld.capture.late import LateNumber
 from torchweld.capture.numbers import is_graph_number, number_decide
 from torchweld.capture.ops import (
     filed_key,
@@ -314,6 +315,11 @@ def contains(cap: Capture, container: Value, item: Value, cont: Callable[[bool],
             box is container and user_method(cap, container, "__getitem__")):  # fmt: skip
         cap.call(Const(polyfills.contains_), [container, item], {}, lambda v: truth(cap, v, cont))
         return
+    late = isinstance(item, LateNumber) and not item.fixed and type(item.now) is not str
+    known = _late_member(cap, box, item) if late else None
+    if known is not None:
+        cont(known)
+        return
     match box:
         case DictValue():
             cont(has_key(cap, box, filed_key(cap, item)))
@@ -353,3 +359,36 @@ def contains(cap: Capture, container: Value, item: Value, cont: Callable[[bool],
             kind = container.cls().__name__
             special = "__iter__" if hasattr(container.cls(), "__iter__") else "__contains__"
             raise lacking(cap, container, special, f"argument of type '{kind}' is not iterable")
+
+
+def _late_member(cap: Capture, box: Value, item: Any) -> bool | None:
+    """Whether a number that changes is in a container of constants; None if it is none."""
+    try:
+        keys = _constants_in(cap, box)
+    except (NotConstant, TypeError):
+        return None
+    plain = keys is not None and all(type(k) in _PLAIN_KEYS for k in keys)
+    return cap.late.member(item, frozenset(keys)) if keys is not None and plain else None
+
+
+_PLAIN_KEYS = (int, float, bool, str, type(None))
+
+
+_MOST_KEYS = 100  # that are guarded for the sake of one
+
+
+def _constants_in(cap: Capture, box: Value) -> list[object] | None:
+    match box:
+        case DictValue():
+            outside = box.real if isinstance(box.real, dict) else {}
+            if len(outside) > _MOST_KEYS:
+                return None
+            complete(cap, box)
+            return [constant(box.keys[k]) for k in box.items]
+        case ViewValue() if box.what == "keys":
+            return _constants_in(cap, box.of)
+        case ListValue() | TupleValue():
+            return [constant(x) for x in cap.force_items(box.items)]
+        case SetValue():
+            return [constant(x) for x in box.items.values()]
+    return None

@@ -33,6 +33,7 @@ from torchweld.capture.late import (
     takes_late,
     takes_number_only,
 )
+from torchweld.capture.open_numbers import Held, Row, has_held, is_open, let_go, settled
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, is_varying, number_value
 from torchweld.capture.values.base import (
@@ -81,20 +82,6 @@ def tensors_of(x: Slot) -> Iterator[TensorValue]:
         yield x
     for item in x.items if isinstance(x, ListValue | TupleValue) else ():
         yield from tensors_of(item)
-
-
-class Row:
-    """A list of numbers, some of which are known when the graph runs, for an operator on lists."""
-
-    __slots__ = ("items",)
-
-    def __init__(self, items: list[Value]) -> None:
-        self.items = items
-
-
-def _is_open(x: object) -> bool:
-    """Whether a value is a number that is known when the graph runs."""
-    return isinstance(x, GraphNumber) or (isinstance(x, LateNumber) and not x.fixed)
 
 
 class GraphBuilder:
@@ -268,8 +255,6 @@ class GraphBuilder:
             args, given = [self._settled(target, i, x, args) for i, x in enumerate(args)], args
             kwargs = {k: self._settled(target, k, x, given) for k, x in kwargs.items()}
         kwargs = {k: self._as_number(target, k, x, at) for k, x in kwargs.items()}
-        fx_args = tuple(self.to_fx(a) for a in args)
-        fx_kwargs = {k: self.to_fx(v) for k, v in kwargs.items()}
         real_args = [self.to_fake(a) for a in args]
         real_kwargs = {k: self.to_fake(v) for k, v in kwargs.items()}
         self.mode.maker = None
@@ -280,7 +265,14 @@ class GraphBuilder:
         versions = [version_of(x) for x in given_fakes]
         writes, draws = len(self.mode.writes), self.mode.draws
         first, runs = len(self.sizes.data.maker.made), self.sizes.data.maker.runs
-        result = self.run(op, target, real_args, real_kwargs, at)
+        try:
+            result = self.run(op, target, real_args, real_kwargs, at)
+        except GraphBreak:
+            if not has_held(args, kwargs):
+                raise
+            return self.call(op, target, *let_go(args, kwargs), at)
+        fx_args = tuple(self.to_fx(a) for a in args)
+        fx_kwargs = {k: self.to_fx(v) for k, v in kwargs.items()}
         node = self.graph.create_node(op, target, fx_args, fx_kwargs)
         node.meta[LOC] = at
         node.meta[VAL] = result
@@ -404,16 +396,9 @@ class GraphBuilder:
 
         Errors: NotConstant for a number that only the graph knows.
         """
-        if isinstance(x, ListValue | TupleValue) and any(map(_is_open, x.items)):
+        if isinstance(x, ListValue | TupleValue) and any(map(is_open, x.items)):
             return Row([self.force(i) for i in x.items]) if takes_late(target, place, args) else x
-        if not _is_open(x) or takes_late(target, place, args):
-            return x
-        if not isinstance(x, LateNumber):
-            raise NotConstant
-        made = self.sizes.number(x)
-        if made is None:
-            x.fix()
-        return x if made is None else made
+        return settled(self.sizes, target, place, x, args, not self.bodies) if is_open(x) else x
 
     def run(self, op: str, target: Any, args: list[Any], kwargs: dict[str, Any], at: Loc) -> Any:
         """The result of an operator on FakeTensors."""
@@ -535,8 +520,9 @@ class GraphBuilder:
         return Stuck("W106", why, body.at, body.stop)
 
     # --------------------------------------------------------------- arguments
-    def to_fx(self, x: Slot | Row) -> Any:
+    def to_fx(self, x: Slot | Row | Held) -> Any:
         """An argument as the graph holds it."""
+        x = x.value if isinstance(x, Held) else x
         if isinstance(x, Row):
             return [self.to_fx(i) for i in x.items]
         if isinstance(x, LateNumber) and not x.fixed and not self.bodies:
@@ -548,8 +534,10 @@ class GraphBuilder:
         return self._convert(x, lambda t: self.node_of(t) if isinstance(t, TensorValue) else (
             self.size(t)))  # fmt: skip
 
-    def to_fake(self, x: Slot | Row) -> Any:
+    def to_fake(self, x: Slot | Row | Held) -> Any:
         """An argument as an operator on fakes gets it."""
+        if isinstance(x, Held):
+            return x.fake()
         if isinstance(x, Row):
             return [self.to_fake(i) for i in x.items]
         if isinstance(x, LateNumber):

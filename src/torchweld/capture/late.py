@@ -34,7 +34,7 @@ from torchweld.capture.values.base import (
     Value,
 )
 from torchweld.capture.values.number import GraphNumber
-from torchweld.ir.source import Source
+from torchweld.ir.source import InstanceDict, Item, Source
 
 _TIMES = (datetime.datetime, datetime.date, datetime.timedelta, datetime.time)
 AddGuard = Callable[[str, Source, object], None]
@@ -152,6 +152,7 @@ class LateNumbers:
         if known is None:
             self.guard("type", source, type(obj))
             known = self.leaves[source] = LateNumber(self, obj, source)
+            self.active = True
         return known
 
     def draw(self, now: Any, fn: Callable[..., Any], args: tuple[Value, ...]) -> LateNumber:
@@ -236,6 +237,19 @@ class LateNumbers:
         self.guard("predicate", source, Decided(tree, bool(answer)))
         return answer  # type: ignore[no-any-return]
 
+    def member(self, x: LateNumber, keys: frozenset[object]) -> bool | None:
+        """Whether a number is one of these: guarded to stay as it is. None if it depends on two."""
+        if x.drawn:
+            raise self.undecided()
+        sources: set[Source] = set()
+        tree = (is_one_of, (_tree(x, sources), keys))
+        if len(sources) != 1:
+            return None
+        (source,) = sources
+        answer = bool(evaluated(tree, self.leaves[source].now))
+        self.guard("predicate", source, Decided(tree, answer))
+        return answer
+
     def _compute(self, fn: Callable[..., Any], args: list[Value]) -> LateNumber | None:
         if not any(isinstance(a, LateNumber) and not a.fixed for a in args):
             return None
@@ -253,6 +267,11 @@ class LateNumbers:
             return None  # it would be too late to run the frame eagerly
         self.computed.append(made)
         return made
+
+
+def is_one_of(x: object, keys: frozenset[object]) -> bool:
+    """What a guard asks for `x in keys`."""
+    return x in keys
 
 
 _COMPARE: dict[str, Callable[..., Any]] = {
@@ -326,6 +345,22 @@ def is_time(x: object) -> bool:
     return type(x) in _TIMES
 
 
+# attributes of torch's optimizers and schedulers that are there to change
+_SCHEDULED = frozenset(("last_epoch", "_step_count", "num_bad_epochs", "cooldown_counter", "T_cur"))
+
+
+def is_scheduled(source: Source) -> bool:
+    """Whether a number changes from call to call, by where it is found: a learning rate, or what a
+    scheduler counts."""
+    if not isinstance(source, Item):
+        return False
+    base = source.base
+    if source.key == "lr" and isinstance(base, Item) and base.sequence:
+        return getattr(base.base, "key", None) == "param_groups" or (
+            getattr(base.base, "name", None) == "param_groups")  # fmt: skip
+    return source.key in _SCHEDULED and isinstance(base, InstanceDict)
+
+
 def plain_number(x: Any) -> Any:
     """A number without the class that NumPy gives it."""
     return x.item() if type(x) in _SCALARS else x
@@ -369,6 +404,7 @@ _METHODS: dict[str, tuple[int | str, ...]] = {
     "lerp": (2, "weight"), "pow": (1, "exponent"),
     "fill": (1, "value"), "masked_fill": (2, "value"), "clamp": (1, 2, "min", "max"),
     "clamp_min": (1, "min"), "clamp_max": (1, "max"), "where": (2, "other"),
+    "new_tensor": (1, "data"),
     "full_like": (1, "fill_value"), "new_full": (2, "fill_value"), "leaky_relu": (1,),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), _OTHER),
     **dict.fromkeys(("hardtanh", "threshold"), (1, 2)),

@@ -18,7 +18,7 @@ from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.class_state import ClassAttr, ClassState
 from torchweld.capture.fx_build import GraphBuilder
 from torchweld.capture.handlers import catches, handles
-from torchweld.capture.late import NUMBERS, LateNumbers
+from torchweld.capture.late import NUMBERS, LateNumbers, is_scheduled
 from torchweld.capture.state import Cont, Handed, Stuck, VFrame, refuse
 from torchweld.capture.symbolic import Sizes, Varying
 from torchweld.capture.values.base import (
@@ -327,8 +327,9 @@ class Capture:
     def _wrapped(self, obj: object, source: Source) -> Value:
         assert self.wrapper is not None
         listed = self.sizes.varying.listed
-        if type(obj) in NUMBERS and (source in self.late.sources or (
-                listed is not None and listed.varies(obj, source))):  # fmt: skip
+        if type(obj) in NUMBERS and (
+                source in self.late.sources or is_scheduled(source) or (
+                    listed is not None and listed.varies(obj, source))):  # fmt: skip
             leaf = self.late.leaf(obj, source)  # type: ignore[arg-type]
             self.sizes.hold(leaf, self.guard)
             return leaf

@@ -24,17 +24,19 @@ from torchweld.graph.fidelity import Fidelity
 from torchweld.graph.functional import is_wrapped, unwrap
 from torchweld.graph.layout import same_strides
 from torchweld.graph.norms import NORMS
-from torchweld.graph.numbers import Number, is_number_node, run_with_numbers, takes_numbers
+from torchweld.graph.number_lists import Number
+from torchweld.graph.numbers import is_number_node, run_with_numbers, takes_numbers
 from torchweld.graph.one_hot import ONE_HOT
 from torchweld.graph.optimizers import FUSED
 from torchweld.graph.random import RANDOM, RANDOM_METHODS
 from torchweld.graph.record import Recorder
+from torchweld.graph.resizing import RESIZED
 from torchweld.graph.rewrites.masks import Constants, settled
 from torchweld.graph.schema import writes_in_place, writes_through_windows
 from torchweld.graph.splits import SPLIT_METHODS, SPLITS
 from torchweld.graph.state import AUTOCAST, GRAD_MODE, ContextStack, GradModes
 from torchweld.ir.fake import whole
-from torchweld.ir.graph import LOC, NUMBER, VAL
+from torchweld.ir.graph import ASKED, LOC, NUMBER, VAL
 from torchweld.ir.hooks import Pack
 from torchweld.ir.nested import Checkpointed, tensors_in
 from torchweld.ir.predicted import below_functionalization
@@ -59,7 +61,9 @@ _REFUSED_METHODS = frozenset(
     )
 )
 
-_REPLACED: dict[Any, Callable[..., Any]] = {**NORMS, **RANDOM, **SPLITS, **ONE_HOT}
+_REPLACED: dict[Any, Callable[..., Any]] = {
+    **NORMS, **RANDOM, **SPLITS, **ONE_HOT, **RESIZED,
+}  # fmt: skip
 _ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _METHODS = {**RANDOM_METHODS, **SPLIT_METHODS}
 
@@ -87,6 +91,7 @@ class Interpreter:
         self._inputs = iter(inputs)
         self._contexts = ContextStack()
         self._constants = Constants()
+        self._asked: set[str] = set()
         self._fidelity: Fidelity
 
     def run(self, gm: GraphModule) -> list[Any]:
@@ -95,6 +100,7 @@ class Interpreter:
         Errors: Unsupported, with the line of the node that could not be run.
         """
         self._fidelity = Fidelity(gm, self.env)
+        self._asked = gm.meta.get(ASKED, self._asked)
         with self._contexts:
             for node in gm.graph.nodes:
                 if node.op == "output":
@@ -105,7 +111,7 @@ class Interpreter:
     def _run_node(self, node: Node) -> Any:
         if node.op == "placeholder":
             given = next(self._inputs)
-            return Number(given) if node.meta.get(NUMBER) else given
+            return Number(given, frozenset((node.name,))) if node.meta.get(NUMBER) else given
         if isinstance(node.target, Pack):
             return None  # here nothing is saved
         if is_number(node.meta.get(VAL)):
@@ -150,7 +156,7 @@ class Interpreter:
         if node.target in FUSED:
             return FUSED[node.target](*args, **kwargs)
         if is_number_node(node) or takes_numbers((args, tuple(kwargs.values()))):
-            return run_with_numbers(node, args, kwargs)
+            return run_with_numbers(node, args, kwargs, self.recorder, self._asked.update)
         if node.op == "call_method":
             return _call_method(str(node.target), args, kwargs, at)
         if node.op != "call_function":

@@ -8,10 +8,9 @@ to the type in which the operator computes.
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,21 +18,13 @@ from torch import Tensor
 from torch.fx import Node
 
 from torchweld.base.errors import Unsupported
+from torchweld.graph.number_draws import DRAWS
+from torchweld.graph.number_lists import FLOATS, HALF, PREFIX, Number, run_on_lists
+from torchweld.graph.number_rows import DIFFERENTIABLE, ROWS, refused
 from torchweld.ir.graph import NUMBER, VAL
-
-
-class Number:
-    """A number in the place of a value of the captured graph."""
-
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
-_HALF = (torch.float16, torch.bfloat16)
-_TYPES = (torch.float32, torch.float64, *_HALF)
-_ATEN = torch.ops.aten
+from torchweld.ir.run_time_float import run_time_float
+from torchweld.ir.size_node import SizeNode
+from torchweld.ir.size_values import Leaf, Loose
 
 
 def is_number_node(node: Node) -> bool:
@@ -49,15 +40,18 @@ def takes_numbers(args: Any) -> bool:
     return isinstance(args, Number)
 
 
-def run_with_numbers(node: Node, args: Any, kwargs: dict[str, Any]) -> Any:
+def run_with_numbers(node: Node, args: Any, kwargs: dict[str, Any], recorder: Any,
+                     asked: Callable[[frozenset[str]], object]) -> Any:  # fmt: skip
     """The result of a captured call some of whose arguments are numbers, or that gives one.
 
-    Errors: Unsupported W202 for an operator that has no row here.
+    recorder: what records the operators. asked: told of inputs of the graph that are numbers whose
+    value an operator has to know. Errors: Unsupported W208 then.
     """
     if node.target == "item":
         return Number(args[0].detach().reshape(()).to(torch.float64))
     if is_number_node(node):
-        return Number(_arithmetic(node.target, args))
+        places = [a.places for a in args if isinstance(a, Number)]
+        return Number(_arithmetic(node.target, args), frozenset().union(*places))
     if node.target in _MAKERS:
         return _made(args[0], **kwargs)
     name = _name(node.target)
@@ -66,15 +60,91 @@ def run_with_numbers(node: Node, args: Any, kwargs: dict[str, Any]) -> Any:
         args = cond, x, *rest
     if name in _BY_NAME:
         return _BY_NAME[name](*args, **kwargs)
-    in_place = name.endswith("_")
-    name = name.removesuffix("_")
-    each = name.startswith("_foreach_")
-    row = _ROWS.get(name.removeprefix("_foreach_"))
-    if row is None or (in_place and isinstance(args[0], Number)):
-        raise Unsupported("W202", f"{_name(node.target)} takes a Python number that changes")
-    if each:
-        return _lists(row, in_place, node.meta.get(VAL), *args, **kwargs)
-    return _one(row, in_place, *args, **kwargs)
+    if name.startswith(PREFIX):
+        return run_on_lists(name, node.meta.get(VAL), *args, **kwargs)
+    return _with_symbols(node, args, kwargs, recorder, asked)
+
+
+# ------------------------------------------------------------------- numbers in any operator
+def _with_symbols(node: Node, args: Any, kwargs: dict[str, Any], recorder: Any,
+                  asked: Callable[[frozenset[str]], object]) -> Any:  # fmt: skip
+    """The operator itself, or its row, with symbolic floats in the place of numbers. The recorder
+    makes operands of them (`tensor_of`). Errors: Unsupported W208."""
+    name = _name(node.target)
+    used: list[Number] = []
+
+    def ask() -> None:
+        asked(frozenset().union(*(x.places for x in used)))
+        raise refused(f"{name} needs the value of a number that changes")
+
+    def given(x: Any) -> Any:
+        if not isinstance(x, Number):
+            return type(x)(map(given, x)) if isinstance(x, (tuple, list)) else x
+        used.append(x)
+        if not x.tensor.is_floating_point() and not among_floats:
+            ask()
+        return run_time_float(x.tensor.to(torch.float64), _SAMPLE, ask)
+
+    among_floats = _of_floats(args, kwargs)
+    args, kwargs = given(args), {k: given(x) for k, x in kwargs.items()}
+    try:
+        return _by_row(name, node, recorder, args, kwargs)
+    except Unsupported as error:
+        if error.code == "W208":
+            asked(frozenset().union(*(x.places for x in used)))
+        raise
+
+
+_SAMPLE = 0.5  # of such a number, for operators on fakes
+
+
+def _by_row(name: str, node: Node, recorder: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if name in DRAWS:
+        return DRAWS[name](recorder, *args, **kwargs)
+    plain = name.removesuffix("_")
+    rows = {**ROWS, **DIFFERENTIABLE} if _needs_grad(args) else ROWS
+    row = DRAWS.get(plain)
+    if row is not None or plain in rows:
+        made = row(recorder, *args, **kwargs) if row is not None else rows[plain](*args, **kwargs)
+        return made if plain == name else args[0].copy_(made)
+    target: Any = node.target
+    try:
+        if node.op == "call_method":
+            return getattr(args[0], str(target))(*args[1:], **kwargs)
+        return target(*args, **kwargs)
+    except Unsupported as error:
+        twin = getattr(torch.Tensor, plain, None)
+        if error.code != "W208" or plain == name or twin is None:
+            raise
+        return args[0].copy_(twin(*args, **kwargs))  # torch takes the one in place apart
+
+
+def _needs_grad(args: Any) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
+
+
+def _of_floats(args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the tensors among arguments are floats, or masks."""
+    given = [*args, *kwargs.values()]
+    each = [x for a in given for x in (a if isinstance(a, (tuple, list)) else (a,))]
+    dtypes = {x.dtype for x in each if isinstance(x, Tensor)} - {torch.bool}
+    return bool(dtypes) and dtypes <= set(FLOATS)
+
+
+def tensor_of(number: SizeNode, find: Callable[[Any], Tensor]) -> Any:
+    """What a symbolic float is, in f64. find: the value of the tensor that stands for a number."""
+
+    def value(x: Any) -> Any:
+        match x:
+            case Leaf():
+                return find(x.of)
+            case Loose():
+                return _NUMBERS[x.fn](*map(value, x.args))
+            case float():
+                return x
+        raise refused(f"a number is made of {x}")
+
+    return value(number.value)
 
 
 _MAKERS = (torch.tensor, torch.as_tensor)
@@ -135,104 +205,6 @@ _NUMBERS: dict[Any, Callable[..., Tensor]] = {
 }  # fmt: skip
 
 
-# ------------------------------------------------------------------- numbers and tensors
-def _one(row: Callable[..., Any], in_place: bool, *args: Any, **kwargs: Any) -> Any:
-    """One operator on tensors of one dtype, which computes in f32 where that is narrower."""
-    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
-    floats = {x.dtype for x in tensors if x.dtype is not torch.bool}
-    if not floats or not floats <= set(_TYPES) or not set(kwargs) <= _NAMES:
-        raise Unsupported("W202", "a Python number that changes, and tensors that are no floats")
-    wide = {x.dtype for x in tensors if x.dim()} & floats  # a mask has no say in the dtype
-    dtype = functools.reduce(torch.promote_types, wide or floats)
-    like = next((x for x in tensors if x.dim()), tensors[0])
-    given = [_operand(x, like, dtype) for x in args]
-    out = row(*given, **{k: _operand(x, like, dtype) for k, x in kwargs.items()})
-    if out.dtype is not torch.bool:
-        out = out.to(dtype)
-    return args[0].copy_(out) if in_place else out
-
-
-_NAMES = {"alpha", "value", "min", "max", "other", "weight", "exponent"}
-
-
-def _operand(x: Any, like: Tensor, dtype: torch.dtype) -> Any:
-    """A number as a tensor that is promoted as the number is."""
-    wide = torch.float32 if dtype in _HALF else dtype
-    if isinstance(x, Number):
-        return x.tensor if like.dim() else x.tensor.to(wide)
-    return x.to(wide) if isinstance(x, Tensor) and x.dtype is not torch.bool else x
-
-
-def _lists(row: Callable[..., Any], in_place: bool, captured: Any, *args: Any,
-           **kwargs: Any) -> Any:  # fmt: skip
-    """An operator on lists: what it does to each tensor."""
-    positional = [*args, *(v for k, v in kwargs.items() if k in ("scalar", "scalars", "weights"))]
-    named = {k: v for k, v in kwargs.items() if k in ("alpha", "value", "exponent")}
-    if len(positional) + len(named) != len(args) + len(kwargs):
-        raise Unsupported("W202", "an operator on lists that takes a Python number that changes")
-    count = max(len(x) for x in positional if isinstance(x, (tuple, list)))
-    rows = zip(*(_repeated(x, count) for x in positional), strict=True)
-    made = [_one(row, in_place, *items, **named) for items in rows]
-    return None if captured is None else made
-
-
-def _repeated(x: Any, count: int) -> Iterable[Any]:
-    return x if isinstance(x, (tuple, list)) else [x] * count
-
-
-def _add(x: Any, y: Any, alpha: Any = 1) -> Tensor:
-    """x + alpha * y, rounded once where a fused multiplication is, as in eager."""
-    return torch.addcmul(x, y, alpha) if isinstance(alpha, Tensor) else torch.add(x, y, alpha=alpha)
-
-
-def _sub(x: Any, y: Any, alpha: Any = 1) -> Tensor:
-    return _add(x, y, -alpha)
-
-
-def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Tensor:
-    return torch.addcmul(x, a * value, b)
-
-
-def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: Any = 1) -> Tensor:
-    return torch.addcdiv(x, a * value, b)
-
-
-def _lerp(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-    return _ATEN.lerp.Tensor(x, y, weight.to(x.dtype))  # type: ignore[no-any-return]
-
-
-def _fill(x: Tensor, value: Tensor) -> Tensor:
-    return value.to(x.dtype).expand(x.shape)
-
-
-def _masked_fill(x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
-    return torch.where(mask, value.to(x.dtype), x)
-
-
-def _at_least(x: Tensor, least: Tensor) -> Tensor:
-    return torch.clamp(x, min=least)
-
-
-def _at_most(x: Tensor, most: Tensor) -> Tensor:
-    return torch.clamp(x, max=most)
-
-
-def _clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """The upper bound wins."""
-    x = x if min is None else torch.clamp(x, min=min)
-    return x if max is None else torch.clamp(x, max=max)
-
-
-def _leaky_relu(x: Tensor, slope: Tensor) -> Tensor:
-    return torch.where(x > 0, x, x * slope)
-
-
-def _threshold(x: Tensor, threshold: Any, value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        value = value.to(x.dtype)
-    return torch.where(x <= threshold, value, x)
-
-
 # ------------------------------------------------------------------- what only a number fills
 def _where(cond: Tensor, a: Any, b: Any) -> Tensor:
     """torch.where of a condition and tensors or numbers."""
@@ -261,6 +233,13 @@ def _new_full(x: Tensor, size: Any, fill_value: Number, **options: Any) -> Tenso
     return x.new_empty(size, **options).copy_(fill_value.tensor)
 
 
+def _new_tensor(x: Tensor, value: Number, **options: Any) -> Tensor:
+    if options.get("requires_grad") or not set(options) <= {"dtype", "device", "requires_grad"}:
+        raise refused("a tensor made of a number that requires grad")
+    device, dtype = options.get("device", x.device), options.get("dtype") or x.dtype
+    return value.tensor.to(device=device, dtype=dtype, copy=True)
+
+
 def _layer_norm(x: Tensor, shape: list[int], weight: Tensor | None, bias: Tensor | None,
                 eps: Number, cudnn: bool = True) -> Tensor:  # fmt: skip
     wide = _wide(x)
@@ -281,20 +260,12 @@ def _rms_norm(x: Tensor, shape: list[int], weight: Tensor | None, eps: Number) -
 
 def _wide(x: Tensor) -> Tensor:
     """A tensor in the type in which norms compute."""
-    if x.dtype not in _TYPES:
+    if x.dtype not in FLOATS:
         raise Unsupported("W202", "a norm of numbers that are no floats")
-    return x.float() if x.dtype in _HALF else x
+    return x.float() if x.dtype in HALF else x
 
 
 _BY_NAME: dict[str, Callable[..., Any]] = {
     "where": _where, "full": _full, "full_like": _full_like, "new_full": _new_full,
-    "layer_norm": _layer_norm, "rms_norm": _rms_norm,
-}  # fmt: skip
-_ROWS: dict[str, Callable[..., Any]] = {
-    "add": _add, "sub": _sub, "mul": torch.mul, "div": torch.div, "true_divide": torch.div,
-    "pow": torch.pow, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
-    "addcmul": _addcmul, "addcdiv": _addcdiv, "lerp": _lerp, "fill": _fill,
-    "masked_fill": _masked_fill, "clamp": _clamp, "hardtanh": _clamp, "maximum": _at_least,
-    "eq": torch.eq, "ne": torch.ne, "leaky_relu": _leaky_relu, "threshold": _threshold,
-    "clamp_min": _at_least, "minimum": _at_most, "clamp_max": _at_most,
+    "layer_norm": _layer_norm, "rms_norm": _rms_norm, "new_tensor": _new_tensor,
 }  # fmt: skip

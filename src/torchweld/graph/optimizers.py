@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchweld.graph.numbers import Number
+from torchweld.graph.number_lists import Number
 
 Tensors = Sequence[Tensor]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.graph.constants import read_constant, write_constant
+from torchweld.graph.functional import unwrap
+from torchweld.graph.numbers import tensor_of
 from torchweld.graph.schema import (
     changes_arguments,
     draws,
@@ -27,7 +30,8 @@ from torchweld.graph.schema import (
 from torchweld.ir.graph import AGAIN, KEEP, LOC, ORIGIN, VAL, call_node
 from torchweld.ir.nested import tensors_in
 from torchweld.ir.predicted import below_functionalization, real_strides
-from torchweld.ir.size_node import node_of, plain
+from torchweld.ir.run_time_float import run_time_node
+from torchweld.ir.size_node import SizeNode, node_of, plain
 
 aten = torch.ops.aten
 
@@ -149,7 +153,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._constant(args[0])
         if func is _TO_COPY and not isinstance(args[0], Tensor):  # a number inside of vmap
             return self._number(args[0], kwargs)
-        args, kwargs = self._with_scalars(args), self._with_scalars(kwargs)
+        kwargs = self._with_scalars(kwargs, args)
+        args = self._with_scalars(args, args)
         if self.keeps is None or self._decomposing or self.backward:
             return self._whole(func, types, args, kwargs)
         out = self._whole(func, types, args, kwargs)
@@ -184,18 +189,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with below_functionalization(), self:
             return aten.scalar_tensor.default(number, dtype=like.dtype, device=like.device)
 
-    def _with_scalars(self, x: Any) -> Any:
+    def _with_scalars(self, x: Any, among: Sequence[Any]) -> Any:
         """`x` with constants for real 0-d tensors: what torch makes of a number, as in x[0] = 1."""
         if isinstance(x, Tensor):
             real_scalar = not isinstance(x, FakeTensor) and x.dim() == 0
             number = getattr(x, "_wrapped_number", None)
+            held = run_time_node(number)
+            if held is not None:
+                return self._beside(self._run_time(held), among)
             if node_of(number) is not None:
                 return self._of_sizes(number, x)
             return self._constant(x) if real_scalar else x
         if isinstance(x, (tuple, list)):
-            return type(x)([self._with_scalars(item) for item in x])
+            return type(x)([self._with_scalars(item, among) for item in x])
         if isinstance(x, dict):
-            return {key: self._with_scalars(item) for key, item in x.items()}
+            return {key: self._with_scalars(item, among) for key, item in x.items()}
         return x
 
     def _decompose(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -208,6 +216,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             with self, below_functionalization():
                 return rule(*args, **kwargs)
+        except Unsupported as error:
+            if error.code != "W208" or is_composite(func):
+                raise
+            return NotImplemented  # the operator itself need not know the number
         finally:
             self._decomposing -= 1
 
@@ -289,7 +301,25 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return type(x)([self._operand(item) for item in x])
         if isinstance(x, dict):
             return {key: self._operand(item) for key, item in x.items()}
-        return plain(x)
+        number = run_time_node(x)
+        return plain(x) if number is None else self.node_of(self._run_time(number))
+
+    def _beside(self, number: Tensor, among: Sequence[Any]) -> Tensor:
+        """A number with a say in the dtype of a result that is no greater than a float's."""
+        dtypes = [x.dtype for x in among if isinstance(x, FakeTensor)]
+        dims = any(x.dim() for x in among if isinstance(x, FakeTensor))
+        if not dtypes or (dims and all(d.is_floating_point for d in dtypes)):
+            return number
+        floats = [d for d in dtypes if d.is_floating_point]
+        dtype = functools.reduce(torch.promote_types, floats or [torch.get_default_dtype()])
+        with below_functionalization(), self:
+            made: Tensor = aten._to_copy.default(number, dtype=dtype)
+            return made
+
+    def _run_time(self, number: SizeNode) -> Any:
+        """The tensor without dimensions, in f64, that holds a number which the graph gets."""
+        with below_functionalization(), self:
+            return tensor_of(number, unwrap)
 
 
 _DEVICE = torch.ops.prim.device.default

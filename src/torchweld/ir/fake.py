@@ -21,6 +21,7 @@ from torchweld.ir.fake_memo import remembered
 from torchweld.ir.nested import tensors_in
 from torchweld.ir.predicted import anew, below_functionalization, real_strides
 from torchweld.ir.quiet import UNKNOWN_SOURCE, QuietFakeTensorMode
+from torchweld.ir.run_time_float import with_samples
 
 # what Python takes apart into many operators, where one kernel of ATen is better
 _WHOLE = frozenset((torch.ops.aten.upsample_bicubic2d.default,
@@ -62,7 +63,7 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """The result of an operator. The graph stage calls this directly."""
-        kwargs = kwargs or {}
+        args, kwargs = with_samples(args, kwargs or {})
         return remembered(self, func, args, kwargs, lambda: self._run(func, types, args, kwargs))
 
     def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

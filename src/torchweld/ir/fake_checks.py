@@ -341,6 +341,11 @@ _UNCHECKED_DIM: dict[OpOverload, int] = {
     _ATEN.sort.default: 1, _ATEN.sort.stable: 2, _ATEN.argsort.default: 1, _ATEN.argsort.stable: 2,
 }  # fmt: skip
 # names of operators (any overload, in place or not) -> a rule that they follow
+def _number(args: Args, place: int, fits: Callable[[Any], bool]) -> str | None:
+    """A number that a kernel refuses."""
+    return None if len(args) <= place or fits(args[place]) else "a number that the kernel refuses"
+
+
 _RULES: tuple[tuple[frozenset[str], Callable[[Args], str | None]], ...] = (
     (frozenset(("embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only",
                 "take", "put", "nll_loss_forward", "nll_loss2d_forward")), _single_index(1)),
@@ -353,4 +358,6 @@ _RULES: tuple[tuple[frozenset[str], Callable[[Args], str | None]], ...] = (
     (frozenset(("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median", "nanmedian",
                 "mode")), _some),
     (frozenset(("index_put", "_unsafe_index_put", "_index_put_impl")), _values),
+    (frozenset(("smooth_l1_loss",)), lambda args: _number(args, 3, lambda beta: beta >= 0)),
+    (frozenset(("celu",)), lambda args: _number(args, 1, lambda alpha: alpha != 0)),
 )  # fmt: skip

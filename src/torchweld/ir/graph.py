@@ -17,6 +17,7 @@ from torchweld.ir.sizes import Size
 from torchweld.ir.takes import TAKES
 
 VAL = "val"  # node.meta[VAL]: the FakeTensor (or tuple of them) that the node produces
+ASKED = "asked"  # gm.meta: a set, to get the names of numbers whose values operators need to know
 NUMBER = "number"  # node.meta: whether a placeholder stands for a Python number
 LOC = "loc"  # node.meta[LOC]: base.loc.Loc of the user line
 ORIGIN = "origin"  # node.meta[ORIGIN]: name of the captured node it came from

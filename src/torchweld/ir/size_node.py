@@ -40,6 +40,7 @@ from torchweld.ir.size_values import (
     common,
     complexity,
     exact,
+    leaves_of,
     symbols_of,
     tidied,
 )
@@ -172,6 +173,8 @@ class SizeNode:
             return self.env.decide(self.condition())
         if isinstance(self.value, Expr):
             return self.env.fixed(self.value)
+        for leaf in leaves_of(self.value):
+            leaf.fn()
         for symbol in symbols_of(self.value):
             self.env.fixed(symbol)  # which raises for one that only the data decides
         return self.hint

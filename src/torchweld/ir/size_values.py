@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,17 @@ class Loose:
 
     fn: Callable[..., float]
     args: tuple[Number, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaf(Loose):
+    """A float that no size decides, and that is not known before the graph runs.
+
+    fn: called when somebody needs the value: it raises, or has the value guarded. of: what it
+    stands for.
+    """
+
+    of: object = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +200,15 @@ def _opposite(rest: Expr, x: Mod, c: int) -> Expr:
         if m and k % c == 0 and (num.get(m, 0) + k // c) % d == 0:
             num[m] = -k // c
     return from_terms(num)
+
+
+def leaves_of(value: Any) -> Iterator[Leaf]:
+    """The floats, not known before the graph runs, of which a number is made."""
+    if isinstance(value, Leaf):
+        yield value
+    elif isinstance(value, Loose):
+        for x in value.args:
+            yield from leaves_of(x)
 
 
 class Shown:

@@ -155,7 +155,7 @@ def threshold(x: Val, limit: float, value: float) -> Val:
     return where(x <= limit, value, x)
 
 
-@pointwise("aten.softshrink.default")
+@pointwise("aten.softshrink.default", wide=True)
 def softshrink(x: Val, lambd: float = 0.5) -> Val:
     """x moved toward zero by lambd; NaN stays NaN."""
     return where(x > lambd, x - lambd, where(x < -lambd, x + lambd, x * 0))

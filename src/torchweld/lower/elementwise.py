@@ -58,7 +58,7 @@ def lower_pointwise(b: Builder, rule: Rule, op: OpOverload,
 
 def _number(x: Expr | Val, common: DType, wide: bool) -> Val:
     """A number that depends on sizes, in the compute type of `common`."""
-    v = lift(x, DType.I64)
+    v = Val(x.s) if isinstance(x, Val) else lift(x, DType.I64)
     if common.is_float8:
         return v.to(common)
     return (v if wide and common.is_float else v.to(common)).to(common.compute)

@@ -23,10 +23,11 @@ from torchweld.lower.fallback import Env, Lowered, lower_extern
 from torchweld.lower.finish import finish
 from torchweld.lower.overwrite import overwriting, returned
 from torchweld.lower.random_draws import draw_in_nests
-from torchweld.lower.registry import Rule, accepted, arguments_for, bind
+from torchweld.lower.registry import Rule, accepted, arguments_for, bind, parameters
 from torchweld.lower.sized_float import sized_float
 from torchweld.lower.sizes import SYMBOLIC, is_symbolic, readings, size
 from torchweld.lower.tensor import Spec, Tensor, spec_of, whole
+from torchweld.lower.value import Number, Val
 
 
 def lower(pair: GraphPair) -> LoopGraph:
@@ -91,7 +92,7 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool, given: bool) -> Lo
             del b.nodes[mark:]
             refusal = Refusal(error.code, error.why, _loc(node))
         except TypeError as error:  # a rule that has to know a number
-            if not is_symbolic(node):
+            if not (is_symbolic(node) or _takes_run_time_number(op, node)):
                 raise
             del b.nodes[mark:]
             refusal = Refusal("W204", f"{error}", _loc(node))
@@ -101,6 +102,12 @@ def _call(b: Builder, node: Node, env: Env, overwrites: bool, given: bool) -> Lo
         return lower_extern(b, node, env)
     except LoweringError as error:
         raise LoweringError(error.code, f"{op}: {error.why}", at=_loc(node)) from None
+
+
+def _takes_run_time_number(op: OpOverload, node: Node) -> bool:
+    """Whether a number is among the arguments that is known when the graph runs."""
+    given = bind(op, node.args, dict(node.kwargs))
+    return any(p.number and isinstance(given[p.name], Node) for p in parameters(op))
 
 
 def _one_device(node: Node) -> None:
@@ -139,9 +146,10 @@ def _apply(b: Builder, rule: Rule, copies: bool, node: Node, env: Env) -> Lowere
     floats = rule.kind != "view"
     args = tuple(_lowered(a, env, floats) for a in node.args)
     kwargs = {k: _lowered(a, env, floats) for k, a in node.kwargs.items()}
-    bound = bind(op, args, kwargs)
+    bound = _numbers_loaded(op, bind(op, args, kwargs))
     if rule.kind == "pointwise":
         vals = bind(op, _fakes(node.args), {k: _fakes((v,))[0] for k, v in node.kwargs.items()})
+        vals.update((k, 1.0) for k, x in bound.items() if isinstance(x, Val))
         return lower_pointwise(b, rule, op, bound, vals)
     given = arguments_for(rule.function, op, bound)
     if rule.kind != "view":
@@ -155,6 +163,13 @@ def _apply(b: Builder, rule: Rule, copies: bool, node: Node, env: Env) -> Lowere
     own = tuple(b.emit(t.load, s) for t, s in zip(parts, b.specs, strict=True)
                 if isinstance(t, Tensor))  # fmt: skip
     return own[0] if isinstance(found, Tensor) else own
+
+
+def _numbers_loaded(op: OpOverload, bound: dict[str, object]) -> dict[str, object]:
+    """Arguments with the value of the tensor in the place of a number."""
+    found = {p.name: x for p in parameters(op)
+             if p.number and isinstance(x := bound[p.name], Tensor)}  # fmt: skip
+    return {**bound, **{k: Number(x.load(()).to(DType.F64).s) for k, x in found.items()}}
 
 
 def _agrees(found: Lowered, b: Builder, op: OpOverload) -> Lowered:

@@ -15,7 +15,7 @@ from torchweld.ir.size_node import node_of
 from torchweld.ir.size_values import Loose
 from torchweld.ir.sizes import SizeEnv
 from torchweld.lower.sizes import expr_in
-from torchweld.lower.value import Val, constant, exp, lift, log, power, sqrt
+from torchweld.lower.value import Number, Val, constant, exp, lift, log, power, sqrt
 
 _FUNCTIONS: dict[Callable[..., Any], Callable[..., Val]] = {
     operator.add: operator.add,
@@ -36,7 +36,7 @@ def sized_float(x: object) -> Val:
     node = node_of(x)
     if node is None:
         raise LoweringError("W204", f"number {x} is symbolic")
-    return _value(node.env, node.value)
+    return Number(_value(node.env, node.value).s)
 
 
 def _value(env: SizeEnv, x: object) -> Val:

@@ -81,6 +81,27 @@ class Val:
         return Val(cast(self.s, dtype))
 
 
+class Number(Val):
+    """A number that is known when the graph runs, in f64: beside a value it takes its dtype."""
+
+    __slots__ = ()
+
+    def __radd__(self, other: Operand) -> Val:
+        return self + other
+
+    def __rsub__(self, other: Operand) -> Val:
+        return -self + other
+
+    def __rmul__(self, other: Operand) -> Val:
+        return self * other
+
+    def __rtruediv__(self, other: Operand) -> Val:
+        return Number((lift(other, self.dtype) / Val(self.s)).s)
+
+    def __neg__(self) -> Val:
+        return Number(unary("neg", self).s)
+
+
 Operand: TypeAlias = Val | int | float | bool | Expr
 
 # what fits into f8e4m3fn, where the casts of a LoopGraph saturate
@@ -98,6 +119,8 @@ def lift(x: Operand, dtype: DType) -> Val:
     """`x` itself, or the number as a constant of `dtype`, a size as a value."""
     if isinstance(x, Expr):
         return position(x).to(dtype)
+    if type(x) is Number:
+        return x.to(dtype)
     return x if isinstance(x, Val) else constant(x, dtype)
 
 
@@ -107,16 +130,21 @@ def unary(name: str, x: Val) -> Val:
 
 def binary(name: str, a: Operand, b: Operand) -> Val:
     """A two-argument row of loop_ops; a number takes the dtype of the other side."""
+    if type(a) is Number and type(b) is Val:
+        a = a.to(b.dtype)
     if isinstance(a, Val):
         b = lift(b, a.dtype)
     else:
         assert isinstance(b, Val)
         a = lift(a, b.dtype)
-    return Val(Op.make(name, (a.s, b.s), DType.BOOL if name in _TO_BOOL else a.dtype))
+    made = Op.make(name, (a.s, b.s), DType.BOOL if name in _TO_BOOL else a.dtype)
+    return Number(made) if type(a) is Number and name not in _TO_BOOL else Val(made)
 
 
 def where(condition: Val, a: Operand, b: Operand) -> Val:
     """a where the condition holds, else b; only the chosen side is evaluated."""
+    if type(a) is Number and type(b) is Val:
+        a = a.to(b.dtype)
     if isinstance(a, Val):
         b = lift(b, a.dtype)
     else:

@@ -10,7 +10,7 @@ from torch._ops import OpOverload
 
 from torchweld.base.errors import InternalError
 from torchweld.ir.dtype import DType
-from torchweld.ir.program import CallArg, TensorArg, TensorSpec, TorchArg
+from torchweld.ir.program import Call, CallArg, TensorArg, TensorSpec, TorchArg
 
 TORCH_DTYPE = {
     DType.F64: torch.float64, DType.F32: torch.float32, DType.F16: torch.float16,
@@ -61,6 +61,23 @@ def decode(arg: CallArg, tensor: Callable[[int], object]) -> object:
     if isinstance(arg, TorchArg):
         return constant(arg)
     return [decode(a, tensor) for a in arg] if isinstance(arg, tuple) else arg
+
+
+def callable_for(op: OpOverload, call: Call, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """What calls the operator: `plain`, or what first reads numbers that are in tensors."""
+    names = [a.name for a in op._schema.arguments]
+    numbers = frozenset(a.name for a in op._schema.arguments if "Tensor" not in str(a.type))
+    at = frozenset(i for i, a in enumerate(call.args)
+                   if isinstance(a, TensorArg) and names[i] in numbers)  # fmt: skip
+    by_name = frozenset(k for k, a in call.kwargs if isinstance(a, TensorArg) and k in numbers)
+    if not at and not by_name:
+        return plain
+
+    def reading(*args: Any, **kwargs: Any) -> Any:
+        return plain(*(a.item() if i in at else a for i, a in enumerate(args)),
+                     **{k: a.item() if k in by_name else a for k, a in kwargs.items()})  # fmt: skip
+
+    return reading
 
 
 def tensors_in(result: object) -> Iterator[torch.Tensor]:

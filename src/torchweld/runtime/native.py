@@ -27,7 +27,7 @@ from torchweld.ir.program import (
 )
 from torchweld.ir.program_sizes import at, takes_sizes
 from torchweld.runtime import cuda, draws, routes
-from torchweld.runtime.calls import TORCH_DTYPE, promised, resolve
+from torchweld.runtime.calls import TORCH_DTYPE, callable_for, promised, resolve
 from torchweld.runtime.constants import Constants
 from torchweld.runtime.python_driver import bump_versions, mutated_inputs, view_offset
 from torchweld.runtime.triton_job import Cubin
@@ -293,8 +293,9 @@ class Rows:
         elements = sum(_elements(self.program.tensors[n]) for n in numbers)
         objects = tuple(routes.python_row(a) for a in (*c.args, *(v for _, v in c.kwargs)))
         names = tuple(name for name, _ in c.kwargs) or None
+        plain = callable_for(op, c, getattr(op, "_op", op))
         return (
-            _CALL, c.op, getattr(op, "_op", op), objects, names, c.results, route.kind,
+            _CALL, c.op, plain, objects, names, c.results, route.kind,
             elements >= _BUSY_ELEMENTS or self._may_wait(route.kind), route.detail,
         )  # fmt: skip
 

@@ -29,6 +29,7 @@ from torchweld.ir.program import (
 from torchweld.runtime.calls import (
     TORCH_DTYPE,
     KeepsInputs,
+    callable_for,
     decode,
     promised,
     resolve,
@@ -178,7 +179,8 @@ class PythonDriver(KeepsInputs):
     def _call(self, run: _Run, step: Call) -> None:
         args = [decode(a, run.tensors.__getitem__) for a in step.args]
         kwargs = {name: decode(a, run.tensors.__getitem__) for name, a in step.kwargs}
-        made = list(tensors_in(self._ops[step.op](*args, **kwargs)))
+        op = self._ops[step.op]
+        made = list(tensors_in(callable_for(op, step, op)(*args, **kwargs)))
         if step.results and len(made) != len(step.results):
             raise InternalError(f"{step.op} gave {len(made)} tensors, not {len(step.results)}")
         for n, t in zip(step.results, made, strict=False):

@@ -43,6 +43,7 @@ from torchweld.capture.values.base import (
     is_constant,
 )
 from torchweld.capture.values.owned import ProxyValue
+from torchweld.capture.values.sequences import GrowingList
 from torchweld.capture.wrap import complete, read_key
 
 Args = list[Value]
@@ -129,7 +130,9 @@ def _none(cap: Capture, cont: Cont | None) -> None:
 
 @method(list, "append")
 def list_append(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    append(cap, _list(cap, args[0]), args[1])
+    box = payload(args[0])
+    grows = isinstance(box, GrowingList) and box.open is not None
+    append(cap, box if grows else _list(cap, args[0]), args[1])  # type: ignore[arg-type]
     _none(cap, cont)
 
 

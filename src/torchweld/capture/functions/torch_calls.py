@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from typing import Any
 
 import numpy as np
@@ -132,14 +133,25 @@ for _maker in (torch.tensor, torch.as_tensor, torch.asarray):
     FUNCTIONS.add(_maker, functools.partial(_made_by, _maker))
 
 
+_COMPARE: dict[str, Any] = {"==": operator.eq, ">=": operator.ge, "<=": operator.le}
+
+
 def _dropout(fn: Any, names: tuple[str, str], defaults: tuple[object, object], cap: Capture,
              args: Args, kwargs: Kwargs, cont: Cont | None) -> None:  # fmt: skip
     """Dropout that drops nothing gives back what it got; torch's decomposition of it copies."""
     given = dict(zip(names, args[1:3], strict=False)) | kwargs
-    p, drops = (getattr(given.get(n), "obj", d) for n, d in zip(names, defaults, strict=True))
     known = all(isinstance(given.get(n, Const(None)), Const) for n in names)
-    nothing = isinstance(p, int | float) and (p == 0 or (drops is False and 0 <= p <= 1))
-    if known and nothing and args and isinstance(args[0], TensorValue):
+    drops = getattr(given.get(names[1]), "obj", defaults[1])
+    p: Any = given.get(names[0], Const(defaults[0]))
+
+    def holds(symbol: str, bound: int) -> bool:
+        decided = cap.late.decide(symbol, p, Const(bound))  # of a number that changes
+        return _COMPARE[symbol](p.obj, bound) if decided is None else bool(decided)
+
+    number = known and issubclass(p.cls(), int | float)
+    nothing = number and (holds("==", 0) or (
+        drops is False and holds(">=", 0) and holds("<=", 1)))  # fmt: skip
+    if nothing and args and isinstance(args[0], TensorValue):
         cap.deliver(args[0], cont)
     else:
         graph_call(cap, fn, args, kwargs, cont)

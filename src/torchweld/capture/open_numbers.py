@@ -1,0 +1,116 @@
+"""Numbers that are not known while a frame is captured, as arguments of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from torchweld.capture.late import LateNumber, plain_number, takes_late
+from torchweld.capture.late_places import takes_float, takes_symbol
+from torchweld.capture.symbolic import Sizes
+from torchweld.capture.values.base import Const, NotConstant, TensorValue, Value
+from torchweld.capture.values.number import SAMPLE, GraphNumber
+from torchweld.ir.graph import ASKED
+from torchweld.ir.region import Region
+from torchweld.ir.run_time_float import run_time_float
+from torchweld.ir.source import Source
+
+if TYPE_CHECKING:
+    from torchweld.capture.session import Capture
+
+
+class Row:
+    """A list of numbers, some of which are known when the graph runs, for an operator on lists."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Value]) -> None:
+        self.items = items
+
+
+class Held:
+    """A float that an operator gets as a torch.SymFloat."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: LateNumber | GraphNumber) -> None:
+        self.value = value
+
+    def fake(self) -> Any:
+        """The float for operators on fakes."""
+        x = self.value
+        if isinstance(x, LateNumber):
+            return run_time_float(x, plain_number(x.now), lambda: x.obj)
+        return run_time_float(x, SAMPLE, lambda: x.obj)
+
+
+def is_open(x: object) -> bool:
+    """Whether a value is a number that is known when the graph runs."""
+    return isinstance(x, GraphNumber) or (isinstance(x, LateNumber) and not x.fixed)
+
+
+def has_held(args: Iterable[object], kwargs: Mapping[str, object]) -> bool:
+    """Whether there are such floats among arguments."""
+    return any(isinstance(x, Held) for x in (*args, *kwargs.values()))
+
+
+def let_go(args: Iterable[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments with numbers that are guarded by value in the place of such floats.
+
+    Errors: GraphBreak for one that no guard can speak of.
+    """
+    return [_let_go(x) for x in args], {k: _let_go(x) for k, x in kwargs.items()}
+
+
+def _let_go(x: Any) -> Any:
+    return Const(x.value.obj) if isinstance(x, Held) else x
+
+
+def settled(sizes: Sizes, target: Any, place: int | str, x: Value, args: list[Value],
+            holds: bool) -> Value | Held:  # fmt: skip
+    """An argument; a late number that the operator cannot take becomes a size, or is fixed.
+
+    holds: whether the operator may get a torch.SymFloat.
+    Errors: NotConstant for a number that only the graph knows.
+    """
+    if takes_late(target, place, args):
+        whole = sizes.number(x) if _among_integers(x, args) else None
+        return x if whole is None else whole
+    assert isinstance(x, LateNumber | GraphNumber)
+    if holds and issubclass(x.cls(), float | np.floating):
+        if takes_float(target, place, x):
+            return x
+        if takes_symbol(target, place, x):
+            return Held(x)
+    if not isinstance(x, LateNumber):
+        raise NotConstant
+    made = sizes.number(x)
+    if made is None:
+        x.fix()
+    return x if made is None else made
+
+
+def _among_integers(x: Value, args: list[Value]) -> TypeGuard[LateNumber]:
+    """Whether an integer meets tensors of integers only: it is computed with as a size is."""
+    if not isinstance(x, LateNumber) or x.cls() is not int:
+        return False
+    dtypes = [a.fake.dtype for a in args if isinstance(a, TensorValue)]
+    return bool(dtypes) and not any(d.is_floating_point or d.is_complex for d in dtypes)
+
+
+def asked_numbers(cap: Capture, region: Region) -> set[Source]:
+    """The numbers whose values some operator of a graph has to know, by where they are found."""
+    names = region.graph.meta.get(ASKED, ())
+    places = [n.name for n in region.graph.graph.nodes if n.op == "placeholder"]
+    return {s for name, x in zip(places, cap.builder.places, strict=True)
+            if name in names and isinstance(x, LateNumber) for s in _sources(x)}  # fmt: skip
+
+
+def _sources(x: LateNumber) -> Iterator[Source]:
+    if x.source is not None:
+        yield x.source
+    for part in x.args:
+        if isinstance(part, LateNumber):
+            yield from _sources(part)
