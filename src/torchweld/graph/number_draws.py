@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from torchweld.graph.functional import is_wrapped, unwrap, wrap
-from torchweld.graph.number_rows import refused
+from torchweld.graph.number_lists import refused
 from torchweld.ir.predicted import below_functionalization
 
 aten = torch.ops.aten

@@ -55,6 +55,11 @@ def _operand(x: Any, like: Tensor, dtype: torch.dtype) -> Any:
     return x.to(wide) if isinstance(x, Tensor) and x.dtype is not torch.bool else x
 
 
+def refused(why: str) -> Unsupported:
+    """The error of who cannot do with a number that changes."""
+    return Unsupported("W208", why)
+
+
 def run_on_lists(name: str, captured: Any, *args: Any, **kwargs: Any) -> Any:
     """An operator on lists (`_foreach_add_`): what it does to each tensor. captured: its result.
 

@@ -15,17 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchweld.base.errors import Unsupported
+from torchweld.graph.number_lists import refused
 
 _TORCH: Any = torch
 _NN: Any = torch._C._nn
 _WIDE = (torch.float32, torch.float64)
 _NONE, _MEAN, _SUM = range(3)
-
-
-def refused(why: str) -> Unsupported:
-    """The error of who cannot do with a number that changes."""
-    return Unsupported("W208", why)
 
 
 # ---------------------------------------------------------------- losses

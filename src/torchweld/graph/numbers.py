@@ -8,6 +8,7 @@ to the type in which the operator computes.
 
 from __future__ import annotations
 
+import importlib
 import math
 import operator
 from collections.abc import Callable
@@ -18,9 +19,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from torchweld.base.errors import Unsupported
-from torchweld.graph.number_draws import DRAWS
-from torchweld.graph.number_lists import FLOATS, HALF, PREFIX, Number, run_on_lists
-from torchweld.graph.number_rows import DIFFERENTIABLE, ROWS, refused
+from torchweld.graph.number_lists import FLOATS, HALF, PREFIX, Number, refused, run_on_lists
 from torchweld.ir.graph import NUMBER, VAL
 from torchweld.ir.run_time_float import run_time_float
 from torchweld.ir.size_node import SizeNode
@@ -95,15 +94,18 @@ def _with_symbols(node: Node, args: Any, kwargs: dict[str, Any], recorder: Any,
         raise
 
 
+# loaded for the first such number
+_ROWS, _DRAWS = "torchweld.graph.number_rows", "torchweld.graph.number_draws"
 _SAMPLE = 0.5  # of such a number, for operators on fakes
 
 
 def _by_row(name: str, node: Node, recorder: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    if name in DRAWS:
-        return DRAWS[name](recorder, *args, **kwargs)
-    plain = name.removesuffix("_")
-    rows = {**ROWS, **DIFFERENTIABLE} if _needs_grad(args) else ROWS
-    row = DRAWS.get(plain)
+    draws: dict[str, Any] = importlib.import_module(_DRAWS).DRAWS
+    if name in draws:
+        return draws[name](recorder, *args, **kwargs)
+    plain, known = name.removesuffix("_"), importlib.import_module(_ROWS)
+    rows = {**known.ROWS, **known.DIFFERENTIABLE} if _needs_grad(args) else known.ROWS
+    row = draws.get(plain)
     if row is not None or plain in rows:
         made = row(recorder, *args, **kwargs) if row is not None else rows[plain](*args, **kwargs)
         return made if plain == name else args[0].copy_(made)
