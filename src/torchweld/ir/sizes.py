@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
@@ -106,6 +107,8 @@ class SizeEnv:
         self.computes = False
         self.remembered: dict[object, object] = {}  # what operators made of these sizes
         self._answers: dict[Relation, bool | None] = {}  # as long as no fact is added
+        # numbers that were made of others, by how: what is asked of them does not change them
+        self.nodes: dict[Any, Any] = {}
 
     # ------------------------------------------------------------ symbols
     def symbol(self, hint: int, lo: int | None = 2, hi: int | None = None) -> Sym:
@@ -304,10 +307,13 @@ class SizeEnv:
             return found and replace(found, right=e)
         return None
 
-    def _known(self, c: Relation) -> bool | None:
-        c = normal(replace(c, expr=self.simplify(c.expr)))
+    def _known(self, given: Relation) -> bool | None:
+        if given in self._answers:
+            return self._answers[given]
+        c = normal(replace(given, expr=self.simplify(given.expr)))
         if c not in self._answers:
             self._answers[c] = self._answered(c)
+        self._answers[given] = self._answers[c]
         return self._answers[c]
 
     def _answered(self, c: Relation) -> bool | None:

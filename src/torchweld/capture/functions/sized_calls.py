@@ -113,12 +113,13 @@ def affine_grid(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
 
 def _is_grid(theta: Value, size: Value, align_corners: Value) -> bool:
     """Whether sizes vary, and nothing is to be refused or warned of."""
-    if not isinstance(theta, TensorValue) or not theta.fake.is_floating_point() or (
-            tuple(theta.fake.shape[1:]) != (2, 3)):  # fmt: skip
+    if not isinstance(theta, TensorValue) or not theta.fake.is_floating_point():
         return False
     parts = list(leaves(size))
+    rank = len(parts) - 2
     plain = type(align_corners) is Const and type(align_corners.obj) is bool
-    return plain and len(parts) == 4 and varies(size) and all(map(_is_large, parts))
+    return plain and rank in (2, 3) and tuple(theta.fake.shape[1:]) == (rank, rank + 1) and (
+        varies(size) and all(map(_is_large, parts)))  # fmt: skip
 
 
 def _is_large(x: Slot) -> bool:
@@ -133,6 +134,8 @@ _in_the_place_of(_NN.upsample_bicubic2d, sized_polyfills.upsample_bicubic2d, _re
 _in_the_place_of(_NN._upsample_bicubic2d_aa, sized_polyfills.upsample_bicubic2d_aa, _resizes)
 _in_the_place_of(F.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
 _in_the_place_of(torch.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
+_in_the_place_of(torch.kron, sized_polyfills.kron, lambda args, kwargs: (
+    not kwargs and len(args) == 2 and any(_is_sized([x], {}) for x in args)))  # fmt: skip
 _in_the_place_of(torch.linspace, sized_polyfills.linspace, _is_range)
 
 
