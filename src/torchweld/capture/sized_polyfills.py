@@ -22,6 +22,12 @@ def max_pool1d(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any
     return pooled.squeeze(-2)
 
 
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """In two dimensions, of which the first has one element."""
+    pooled = torch._C._nn.adaptive_avg_pool2d(input.unsqueeze(-2), (1, _only(output_size)))
+    return pooled.squeeze(-2)
+
+
 def _only(x: Any) -> Any:
     return x[0] if isinstance(x, (tuple, list)) else x
 
@@ -71,6 +77,16 @@ def _centres(k: int, align_corners: bool, like: Tensor) -> Tensor:
     """From -1 to 1, or so that both are half a step away from the ends."""
     ends = linspace(-1.0, 1.0, k, like.dtype, like.device)
     return ends if align_corners else ends * (k - 1) / k
+
+
+def tensor_split(input: Tensor, sections: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Parts of which the first may have one more each, whatever the remainder is."""
+    n, start, out = input.shape[dim], 0, []
+    for i in range(sections):
+        size = (n - i + sections - 1) // sections
+        out.append(input.narrow(dim, start, size))
+        start = start + size
+    return tuple(out)
 
 
 def upsample_bicubic2d(input: Tensor, output_size: Any, align_corners: bool,
