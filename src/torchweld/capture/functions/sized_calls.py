@@ -138,7 +138,7 @@ def _is_known(x: Slot) -> bool:
 
 def _is_large(x: Slot) -> bool:
     """Whether a known size is none of the special ones: no symbol of an input's size is."""
-    return isinstance(x, SizeValue) or (type(x) is Const and x.obj > 1)
+    return isinstance(x, SizeValue) or (type(x) is Const and type(x.obj) is int and x.obj > 1)
 
 
 _NN: Any = torch._C._nn
