@@ -93,6 +93,7 @@ class SizeEnv:
         self.hints: dict[Expr, int] = {}
         self.bounds: dict[Sym, Bounds] = {}
         self.known_as: dict[Expr, Expr] = {}  # a symbol that is known by others
+        self._simple: dict[Expr, Expr] = {}  # what was written so, as long as that stays
         self.version = 0  # grows with every fact
         self.residues: dict[Expr, tuple[int, int]] = {}  # symbol -> (d, r), where symbol % d is r
         self._solved: dict[Expr, Fact] = {}
@@ -168,7 +169,12 @@ class SizeEnv:
 
     def simplify(self, e: Expr) -> Expr:
         """The expression with every symbol that is known by others replaced."""
-        return substitute(e, self.known_as) if self.known_as else e
+        if not self.known_as:
+            return e
+        known = self._simple.get(e)
+        if known is None:
+            known = self._simple[e] = substitute(e, self.known_as)
+        return known
 
     def symbol_of(self, e: Expr) -> Sym | None:
         """The symbol that a size is, though it may be known by its quotient; None if it is none."""
@@ -415,6 +421,7 @@ class SizeEnv:
     def _replace(self, known: dict[Expr, Expr]) -> None:
         """Write all that is known without these."""
         self.known_as = {s: substitute(e, known) for s, e in self.known_as.items()} | known
+        self._simple.clear()
         before, self._facts = self._facts, {}
         self._answers.clear()
         for fact, line in before.items():
