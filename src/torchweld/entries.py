@@ -85,8 +85,8 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
     else:
         call = restoring(region.graph, region.graph.forward)
     check_promises(region, args, site)
-    if region.env is not None:
-        guards = guards_of(region)  # with what the later stages have decided
+    if region.env is not None and (decided := guards_of(region)) != guards:
+        guards = decided  # with what the later stages have decided
         builder = GuardBuilder(guards, wanted_sources, len(args))
         program = builder.build()
     if events.wants("guards"):

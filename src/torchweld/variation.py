@@ -18,42 +18,48 @@ from torchweld.sites import Site
 
 def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> None:
     """Numbers and sizes that differ from what an entry is guarded by vary from now on."""
+    found: dict[Source, object] = {}
     for entry in entries:
         for guard in entry.info.guards:
             if guard.kind == "tensor" and site.options.dynamic is not False:
-                site.parts.update(changed_parts(guard, args))
+                site.parts.update(changed_parts(guard, args, found))
             if isinstance(guard.expected, ClassState):
                 site.attributes.update(guard.expected.changed())
             if guard.kind == "length":
-                _learn_length(site, guard, args)
+                _learn_length(site, guard, args, found)
             known = guard.expected.obj if isinstance(guard.expected, SameNumber) else guard.expected
             if guard.kind not in ("equal", "predicate") or type(known) not in NUMBERS:
                 continue
             assert guard.source is not None
             try:
-                now = load(guard.source, args)
+                now = load(guard.source, args, found)
             except Exception:
                 continue  # the source is gone, which is another guard's business
             if type(now) is type(known) and now != known:
                 site.late.add(guard.source)
 
 
-def _learn_length(site: Site, guard: Guard, args: tuple[object, ...]) -> None:
+def _learn_length(site: Site, guard: Guard, args: tuple[object, ...],
+                  found: dict[Source, object]) -> None:  # fmt: skip
     assert guard.source is not None
     try:
-        now = load(guard.source, args)
+        now = load(guard.source, args, found)
     except Exception:
         return
     if type(now) is list and len(now) != guard.expected:
         site.lengths.add(guard.source)
 
 
-def changed_parts(guard: Guard, args: tuple[object, ...]) -> Iterator[tuple[Source, str, int]]:
-    """The sizes and strides in which a tensor differs from its guard, if nothing else differs."""
+def changed_parts(guard: Guard, args: tuple[object, ...],
+                  found: dict[Source, object]) -> Iterator[tuple[Source, str, int]]:  # fmt: skip
+    """The sizes and strides in which a tensor differs from its guard, if nothing else differs.
+
+    found: what was found at sources before.
+    """
     assert guard.source is not None
     assert isinstance(guard.expected, tuple)
     try:
-        now = load(guard.source, args)
+        now = load(guard.source, args, found)
     except Exception:
         return
     if not isinstance(now, torch.Tensor):

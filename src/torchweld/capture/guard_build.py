@@ -274,39 +274,49 @@ def _connected(distinct: list[Guard]) -> list[list[Source]]:
     return list({id(g): g for g in group_of.values()}.values())
 
 
-def load(source: Source, args: tuple[object, ...]) -> object:
-    """What is found at a source now. Errors: what looking there raises."""
+def load(source: Source, args: tuple[object, ...],
+         known: dict[Source, object] | None = None) -> object:  # fmt: skip
+    """What is found at a source now. known: what was found before. Errors: what looking there
+    raises."""
+    if known is None:
+        return _load(source, args, {})
+    if source not in known:
+        known[source] = _load(source, args, known)
+    return known[source]
+
+
+def _load(source: Source, args: tuple[object, ...], known: dict[Source, object]) -> object:
     match source:
         case Local():
             return args[source.index]
         case Pinned():
             return source.token.obj
         case Item():
-            box: Any = load(source.base, args)
+            box: Any = load(source.base, args, known)
             kind: Any = dict if not source.sequence else list if isinstance(box, list) else tuple
             return kind.__getitem__(box, source.key)
         case Keyed():
-            table: Any = load(source.base, args)
-            return dict.__getitem__(table, load(source.key, args))
+            table: Any = load(source.base, args, known)
+            return dict.__getitem__(table, load(source.key, args, known))
         case InstanceDict():
-            owner = load(source.base, args)
+            owner = load(source.base, args, known)
             return dict(vars(owner)) if isinstance(owner, type) else (
                 object.__getattribute__(owner, "__dict__"))  # fmt: skip
         case ClosureCell():
-            fn: Any = load(source.base, args)
+            fn: Any = load(source.base, args, known)
             return fn.__closure__[source.index].cell_contents
         case CellContents():
-            cell: Any = load(source.base, args)
+            cell: Any = load(source.base, args, known)
             return cell.cell_contents
         case Attr():
-            return getattr(load(source.base, args), source.name)
+            return getattr(load(source.base, args, known), source.name)
         case TypeOf():
-            return type(load(source.base, args))
+            return type(load(source.base, args, known))
         case Reduced():
-            iterator: Any = load(source.base, args)
+            iterator: Any = load(source.base, args, known)
             return iterator.__reduce__()
         case Applied():
-            return source.fn(load(source.base, args))
+            return source.fn(load(source.base, args, known))
     raise InternalError(f"no access for {type(source).__name__}")
 
 

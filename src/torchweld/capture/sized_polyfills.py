@@ -22,6 +22,12 @@ def max_pool1d(input: Tensor, kernel_size: Any, stride: Any = None, padding: Any
     return pooled.squeeze(-2)
 
 
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """In two dimensions, of which the first has one element."""
+    pooled = torch._C._nn.adaptive_avg_pool2d(input.unsqueeze(-2), (1, _only(output_size)))
+    return pooled.squeeze(-2)
+
+
 def _only(x: Any) -> Any:
     return x[0] if isinstance(x, (tuple, list)) else x
 
@@ -39,19 +45,48 @@ def linspace(start: float, end: float, steps: int, dtype: Any = None, device: An
 
 
 def affine_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
-    """Of two dimensions: each point's place in an image, times the matrices."""
-    n, _, h, w = size
-    x, y = (_centres(k, align_corners, theta).view(shape)
-            for k, shape in ((w, (1, 1, -1)), (h, (1, -1, 1))))  # fmt: skip
-    ones = torch.ones((n, h, w), dtype=theta.dtype, device=theta.device)
-    base = torch.stack([x.expand(n, h, w), y.expand(n, h, w), ones], -1)
-    return base.view(n, h * w, 3).bmm(theta.transpose(1, 2)).view(n, h, w, 2)
+    """Each point's place in an image or a volume, the last dimension first, times the matrices."""
+    n, _, *sizes = size
+    rank = len(sizes)
+    parts = [torch.ones((n, *sizes), dtype=theta.dtype, device=theta.device)]
+    points = 1
+    for d, k in enumerate(sizes):
+        shape = (1,) * (1 + d) + (-1,) + (1,) * (rank - 1 - d)
+        place = _centres(k, align_corners, theta).view(shape)
+        parts.insert(0, place.expand(n, *sizes))
+        points = points * k
+    base = torch.stack(parts, -1).view(n, points, rank + 1)
+    return base.bmm(theta.transpose(1, 2)).view(n, *sizes, rank)
+
+
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """Each element of the one times the whole other one."""
+    rank = max(input.dim(), other.dim())
+    a = input.view((1,) * (rank - input.dim()) + tuple(input.shape))
+    b = other.view((1,) * (rank - other.dim()) + tuple(other.shape))
+    out = a
+    for d in range(rank):
+        out = out.unsqueeze(2 * d + 1)
+    for d in range(rank):
+        b = b.unsqueeze(2 * d)
+    return (out * b).reshape([a.shape[d] * other.shape[d - rank] if rank - d <= other.dim()
+                              else a.shape[d] for d in range(rank)])  # fmt: skip
 
 
 def _centres(k: int, align_corners: bool, like: Tensor) -> Tensor:
     """From -1 to 1, or so that both are half a step away from the ends."""
     ends = linspace(-1.0, 1.0, k, like.dtype, like.device)
     return ends if align_corners else ends * (k - 1) / k
+
+
+def tensor_split(input: Tensor, sections: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """Parts of which the first may have one more each, whatever the remainder is."""
+    n, start, out = input.shape[dim], 0, []
+    for i in range(sections):
+        size = (n - i + sections - 1) // sections
+        out.append(input.narrow(dim, start, size))
+        start = start + size
+    return tuple(out)
 
 
 def upsample_bicubic2d(input: Tensor, output_size: Any, align_corners: bool,

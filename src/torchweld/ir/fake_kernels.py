@@ -163,6 +163,8 @@ def _however_chosen(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
 def resized(mode: Any, func: Any, args: Any) -> Any:
     """The result of a resampling whose sizes vary, for which torch would run all of it;
     NotImplemented for anything else."""
+    if func in _RESIZING_BACK:
+        return _resized_back(mode, *args[:3])
     if func not in _RESIZING:
         return NotImplemented
     x, size = args[:2]
@@ -172,6 +174,14 @@ def resized(mode: Any, func: Any, args: Any) -> Any:
     with mode:
         return torch.empty((*x.shape[:2], *size), dtype=x.dtype, device=x.device,
                            memory_format=form)  # fmt: skip
+
+
+def _resized_back(mode: Any, gradient: torch.Tensor, size: Any, before: Any) -> Any:
+    """The gradient of what was resampled, which is contiguous: C++ knows no symbols there."""
+    if all(node_of(n) is None for n in (*gradient.shape, *size, *before)):
+        return NotImplemented
+    with mode:
+        return torch.empty(tuple(before), dtype=gradient.dtype, device=gradient.device)
 
 
 class _FloorDivision:
@@ -210,6 +220,9 @@ _ATEN = torch.ops.aten
 _COPY = _ATEN.copy_.default
 _RESIZING = frozenset((
     _ATEN.upsample_bicubic2d.default, _ATEN._upsample_bicubic2d_aa.default,
+))  # fmt: skip
+_RESIZING_BACK = frozenset((
+    _ATEN.upsample_bicubic2d_backward.default, _ATEN._upsample_bicubic2d_aa_backward.default,
 ))  # fmt: skip
 _CHOOSING = frozenset((
     _ATEN.convolution.default, _ATEN._convolution.default, _ATEN.convolution_backward.default,

@@ -136,7 +136,8 @@ class SizeNode:
 
     # ------------------------------------------------------------ making others
     def wrap_int(self, n: int) -> SizeNode:
-        return SizeNode(self.env, as_expr(n), n)
+        known: SizeNode | None = self.env.nodes.get(n)
+        return known or self.env.nodes.setdefault(n, SizeNode(self.env, as_expr(n), n))
 
     def wrap_float(self, x: float) -> SizeNode:
         return SizeNode(self.env, float(x), float(x))
@@ -230,8 +231,14 @@ class SizeNode:
 
     # ------------------------------------------------------------ integers and floats
     def _arithmetic(self, fn: Callable[[Any, Any], Any], other: SizeNode) -> SizeNode:
-        if self.is_int() and other.is_int():
-            return self._int(fn(self.whole(), other.whole()))
+        a, b = self.value, other.value
+        if isinstance(a, Expr) and isinstance(b, Expr):
+            known: SizeNode | None = self.env.nodes.get((fn, a, b))
+            if known is None:
+                known = self._int(fn(a, b))
+                if not isinstance(known.value, Int):  # which may be fixed
+                    self.env.nodes[fn, a, b] = known  # torch asks for the same again and again
+            return known
         found = exact(fn, self.value, other.value)
         if found is not None and _is_small(self, other):
             return SizeNode(self.env, found, fn(self.hint, other.hint))
@@ -398,6 +405,11 @@ class SizeNode:
     # ------------------------------------------------------------ comparisons
     def _compared(self, make: Callable[[Expr, Expr], Condition], fn: Callable[[Any, Any], bool],
                   other: SizeNode) -> SizeNode:  # fmt: skip
+        if isinstance(self.value, Expr) and isinstance(other.value, Expr):
+            key = fn, self.value, other.value
+            known: SizeNode | None = self.env.nodes.get(key)
+            return known or self.env.nodes.setdefault(
+                key, self._bool(make(self.value, other.value)))
         a, b = common(self.value), common(other.value)
         if a is not None and b is not None:
             return self._bool(make(a.num * b.den, b.num * a.den))
@@ -449,13 +461,20 @@ class SizeNode:
         """Whether the elements follow one another, the dimension order[0] first."""
         if len(order) != len(sizes):
             return self.wrap_bool(False)
+        key = (tuple(order), *(s.value for s in sizes), *(s.value for s in strides))
+        known: SizeNode | None = self.env.nodes.get(key)
+        return known or self.env.nodes.setdefault(
+            key, self._bool(self._follows(sizes, strides, order)))
+
+    def _follows(self, sizes: Sequence[SizeNode], strides: Sequence[SizeNode],
+                 order: Sequence[int]) -> Condition:  # fmt: skip
         n, parts = as_expr(1), list[Condition]()
         for d in order:
             size = sizes[d].whole()
             parts.append(junction(False, equal(size, 1), equal(strides[d].whole(), n)))
             n = n * size
         empty = (equal(s.whole(), 0) for s in sizes)
-        return self._bool(junction(False, *empty, junction(True, *parts)))
+        return junction(False, *empty, junction(True, *parts))
 
     def is_channels_last_strides_2d(self, sizes: Sequence[SizeNode],
                                     strides: Sequence[SizeNode]) -> SizeNode:  # fmt: skip

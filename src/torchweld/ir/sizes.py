@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torchweld.base.errors import Unsupported
 from torchweld.base.loc import NOWHERE, Loc
@@ -92,6 +93,7 @@ class SizeEnv:
         self.hints: dict[Expr, int] = {}
         self.bounds: dict[Sym, Bounds] = {}
         self.known_as: dict[Expr, Expr] = {}  # a symbol that is known by others
+        self._simple: dict[Expr, Expr] = {}  # what was written so, as long as that stays
         self.version = 0  # grows with every fact
         self.residues: dict[Expr, tuple[int, int]] = {}  # symbol -> (d, r), where symbol % d is r
         self._solved: dict[Expr, Fact] = {}
@@ -106,6 +108,8 @@ class SizeEnv:
         self.computes = False
         self.remembered: dict[object, object] = {}  # what operators made of these sizes
         self._answers: dict[Relation, bool | None] = {}  # as long as no fact is added
+        # numbers that were made of others, by how: what is asked of them does not change them
+        self.nodes: dict[Any, Any] = {}
 
     # ------------------------------------------------------------ symbols
     def symbol(self, hint: int, lo: int | None = 2, hi: int | None = None) -> Sym:
@@ -165,7 +169,12 @@ class SizeEnv:
 
     def simplify(self, e: Expr) -> Expr:
         """The expression with every symbol that is known by others replaced."""
-        return substitute(e, self.known_as) if self.known_as else e
+        if not self.known_as:
+            return e
+        known = self._simple.get(e)
+        if known is None:
+            known = self._simple[e] = substitute(e, self.known_as)
+        return known
 
     def symbol_of(self, e: Expr) -> Sym | None:
         """The symbol that a size is, though it may be known by its quotient; None if it is none."""
@@ -304,10 +313,13 @@ class SizeEnv:
             return found and replace(found, right=e)
         return None
 
-    def _known(self, c: Relation) -> bool | None:
-        c = normal(replace(c, expr=self.simplify(c.expr)))
+    def _known(self, given: Relation) -> bool | None:
+        if given in self._answers:
+            return self._answers[given]
+        c = normal(replace(given, expr=self.simplify(given.expr)))
         if c not in self._answers:
             self._answers[c] = self._answered(c)
+        self._answers[given] = self._answers[c]
         return self._answers[c]
 
     def _answered(self, c: Relation) -> bool | None:
@@ -409,6 +421,7 @@ class SizeEnv:
     def _replace(self, known: dict[Expr, Expr]) -> None:
         """Write all that is known without these."""
         self.known_as = {s: substitute(e, known) for s, e in self.known_as.items()} | known
+        self._simple.clear()
         before, self._facts = self._facts, {}
         self._answers.clear()
         for fact, line in before.items():

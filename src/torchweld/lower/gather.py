@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import ONE, ZERO, Expr, as_expr
+from torchweld.ir.expr import ONE, ZERO, Expr
 from torchweld.lower.builder import Builder, broadcast
 from torchweld.lower.registry import lowering
-from torchweld.lower.tensor import Idx, Tensor, numel
+from torchweld.lower.tensor import Idx, Tensor, elements
 from torchweld.lower.value import Check, checked, constant
 from torchweld.lower.views import reshaped, wrap
 
@@ -93,7 +93,7 @@ def index_select(b: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
         only, i = ranked(x), ranked(index)
         return b.emit(lambda idx: only.load((checked(i.load((ZERO,)), ONE, Check.INDEX),)))
     d = wrap(dim, len(x.shape))
-    i = reshaped(index, (as_expr(numel(index.shape)),))
+    i = reshaped(index, (elements(index.shape),))
     how = Check.BOUND if d == 1 else Check.INDEX
 
     def at(idx: Idx) -> Idx:
@@ -125,6 +125,6 @@ def ranked(x: Tensor) -> Tensor:
 
 @lowering("aten.take.default")
 def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
-    n = as_expr(numel(x.shape))
+    n = elements(x.shape)
     flat = reshaped(x, (n,))
     return b.emit(lambda idx: flat.load((checked(index.load(idx), n, Check.WRAP),)))

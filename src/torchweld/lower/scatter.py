@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
-from torchweld.ir.expr import as_expr
+from torchweld.ir.expr import ONE
 from torchweld.lower.builder import Body, Builder, broadcast
 from torchweld.lower.gather import advanced, ranked
 from torchweld.lower.registry import lowering
-from torchweld.lower.tensor import Idx, Tensor, numel
+from torchweld.lower.tensor import Idx, Tensor, elements, void
 from torchweld.lower.value import Check, Val, checked, constant, where
 from torchweld.lower.views import diagonal, reshaped, select, slice_, wrap
 
@@ -47,7 +47,7 @@ def _masked_put(b: Builder, x: Tensor, indices: Sequence[Tensor | None], values:
                 accumulate: bool) -> Tensor:  # fmt: skip
     """x[mask] = one value: a selection."""
     mask = indices[0]
-    if len(indices) != 1 or mask is None or numel(values.shape) != 1:
+    if len(indices) != 1 or mask is None or elements(values.shape) is not ONE:
         raise LoweringError("W202", "masked store of several values")
     m = mask
     one = reshaped(values, ())
@@ -70,7 +70,7 @@ def _mode(mode: str, dtype: DType) -> str:
 def _scatter(b: Builder, x: Tensor, dim: int, index: Tensor, value: Body,
              mode: str = "set") -> Tensor:  # fmt: skip
     out = b.based_on(x)
-    if numel(index.shape) == 0:
+    if void(index.shape):
         return out
     target, i = ranked(out), ranked(index)
     d = wrap(dim, len(target.shape))
@@ -133,7 +133,7 @@ def _along(b: Builder, x: Tensor, dim: int, index: Tensor, value: Body, how: Che
     out = b.based_on(x)
     target = ranked(out)
     d = wrap(dim, len(target.shape))
-    i = reshaped(index, (as_expr(numel(index.shape)),))
+    i = reshaped(index, (elements(index.shape),))
     shape = (*target.shape[:d], i.shape[0], *target.shape[d + 1 :])
 
     def at(idx: Idx) -> Idx:

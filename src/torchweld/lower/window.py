@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchweld.base.errors import LoweringError
-from torchweld.ir.expr import ZERO, Expr, as_expr
+from torchweld.ir.expr import ZERO, Expr, Int, as_expr
 from torchweld.lower.builder import Builder
 from torchweld.lower.dtypes import lowest
 from torchweld.lower.reduce import read_as
@@ -183,7 +183,7 @@ def _counted(w: Window, outs: Idx, padded: bool) -> Val:
     for o, size, k, s, p in zip(outs, w.source[-w.rank :], w.taps, w.step, w.pad, strict=True):
         margin = p if padded else 0
         first = maximum(position(o * s - p), -margin)
-        last = minimum(position(o * s - p + k), size.value + margin)
+        last = minimum(position(o * s - p + k), position(size + margin))
         one = last - first
         count = one if count is None else count * one
     assert count is not None
@@ -196,7 +196,7 @@ def im2col(b: Builder, x: Tensor, kernel_size: Sequence[int], dilation: Sequence
     """[N, C, H, W] -> [N, C * taps, positions]; zeros outside."""
     w = _window(x, 2, kernel_size, stride, padding, dilation)
     kh, kw = w.taps
-    across = (x.shape[-1].value + 2 * w.pad[1] - w.gap[1] * (kw - 1) - 1) // w.step[1] + 1
+    across = (x.shape[-1] + 2 * w.pad[1] - w.gap[1] * (kw - 1) - 1) // w.step[1] + 1
 
     def body(idx: Idx) -> Val:
         *lead, row, at = idx
@@ -207,6 +207,16 @@ def im2col(b: Builder, x: Tensor, kernel_size: Sequence[int], dilation: Sequence
     return b.emit(body)
 
 
+def _longest(size: Expr, parts: int) -> Expr:
+    """How many elements the largest of nearly equal parts has; of a size that varies, at most."""
+    if size % parts is ZERO:
+        return size // parts
+    if not isinstance(size, Int):
+        return (size + parts - 1) // parts + 1
+    m = size.n
+    return as_expr(max(-(-((o + 1) * m) // parts) - (o * m) // parts for o in range(parts)))
+
+
 @reduction("aten._adaptive_avg_pool2d.default", "aten._adaptive_avg_pool3d.default",
            "aten.adaptive_avg_pool1d.default")  # fmt: skip
 def adaptive_avg_pool(b: Builder, x: Tensor, output_size: Sequence[int]) -> Tensor:
@@ -214,7 +224,7 @@ def adaptive_avg_pool(b: Builder, x: Tensor, output_size: Sequence[int]) -> Tens
     n = len(output_size)
     if not x.dtype.is_float:
         raise LoweringError("W203", f"average of {x.dtype.value}")
-    sizes = [e.value for e in x.shape[-n:]]
+    sizes = x.shape[-n:]
     outs = [e.value for e in b.spec.shape[-n:]]
     if 0 in outs:
         return b.emit(lambda idx: x.load((ZERO,) * len(x.shape)))
@@ -226,19 +236,18 @@ def adaptive_avg_pool(b: Builder, x: Tensor, output_size: Sequence[int]) -> Tens
     def end(d: int, o: Expr) -> Expr:
         return ((o + 1) * sizes[d] + outs[d] - 1) // outs[d]
 
-    longest = [max(-(-((o + 1) * m) // k) - (o * m) // k for o in range(k))
-               for m, k in zip(sizes, outs, strict=True)]  # fmt: skip
+    longest = [_longest(m, k) for m, k in zip(sizes, outs, strict=True)]
     read = read_as(x, x.dtype)
 
     def body(idx: Idx) -> Val:
         taps = idx[-n:]
         at = [start(d, idx[lead + d]) + taps[d] for d in range(n)]
-        fits = all_of([None if sizes[d] % outs[d] == 0
+        fits = all_of([None if sizes[d] % outs[d] is ZERO
                        else position(at[d]) < position(end(d, idx[lead + d]))
                        for d in range(n)])  # fmt: skip
         return guarded(fits, read((*idx[:lead], *at)), 0)
 
-    shape = b.spec.shape + tuple(as_expr(k) for k in longest)
+    shape = b.spec.shape + tuple(longest)
     total = b.reduce("sum", shape, range(len(shape) - n, len(shape)), body, keepdim=False,
                      part="sum")  # fmt: skip
 

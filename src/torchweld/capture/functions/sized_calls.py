@@ -70,6 +70,13 @@ def _is_sized(args: Args, kwargs: Kwargs) -> bool:
         x.fake._has_symbolic_sizes_strides)  # fmt: skip
 
 
+def _is_split(args: Args, kwargs: Kwargs) -> bool:
+    """Whether a tensor of sizes that vary is split into a number of parts."""
+    numbers = [*args[1:], *kwargs.values()]
+    return bool(numbers) and kwargs.keys() <= {"dim"} and _is_sized(args[:1], {}) and all(
+        type(x) is Const and type(x.obj) is int for x in numbers)  # fmt: skip
+
+
 def _is_range(args: Args, kwargs: Kwargs) -> bool:
     options = {"start", "end", "steps", "dtype", "device"}
     given = dict(zip(("start", "end", "steps"), args, strict=False)) | kwargs
@@ -91,10 +98,10 @@ def _resizes(args: Args, kwargs: Kwargs) -> bool:
 
 @function(F.interpolate)
 def interpolate(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """A bicubic one is looked into where sizes vary: see `upsample_bicubic2d`."""
+    """Where sizes vary, some are looked into: see `upsample_bicubic2d`, `adaptive_avg_pool1d`."""
     mode = args[3] if len(args) > 3 else kwargs.get("mode")
-    cubic = isinstance(mode, Const) and mode.sample == "bicubic"
-    if cap.sizes.symbolic and cubic and _resizes(args, kwargs):
+    inside = isinstance(mode, Const) and mode.sample in ("bicubic", "area")
+    if cap.sizes.symbolic and inside and _resizes(args, kwargs):
         inline_anyway(cap, F.interpolate, args, kwargs, cont)
     else:
         graph_call(cap, F.interpolate, args, kwargs, cont)
@@ -113,19 +120,25 @@ def affine_grid(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
 
 def _is_grid(theta: Value, size: Value, align_corners: Value) -> bool:
     """Whether sizes vary, and nothing is to be refused or warned of."""
-    if not isinstance(theta, TensorValue) or not theta.fake.is_floating_point() or (
-            tuple(theta.fake.shape[1:]) != (2, 3)):  # fmt: skip
+    if not isinstance(theta, TensorValue) or not theta.fake.is_floating_point():
         return False
     parts = list(leaves(size))
+    rank = len(parts) - 2
     plain = type(align_corners) is Const and type(align_corners.obj) is bool
-    return plain and len(parts) == 4 and varies(size) and all(map(_is_large, parts))
+    return plain and rank in (2, 3) and tuple(theta.fake.shape[1:]) == (rank, rank + 1) and (
+        varies(size) and all(map(_is_known, parts)) and all(map(_is_large, parts[2:])))
+
+
+def _is_known(x: Slot) -> bool:
+    """Whether a size is known when a call begins."""
+    if isinstance(x, SizeValue):
+        return not x.number.node.is_open()
+    return type(x) is Const and type(x.obj) is int
 
 
 def _is_large(x: Slot) -> bool:
-    """Whether a size is known to be none of the special ones: no symbol of an input's size is."""
-    if isinstance(x, SizeValue):
-        return not x.number.node.is_open()
-    return isinstance(x, Const) and type(x) is Const and type(x.obj) is int and x.obj > 1
+    """Whether a known size is none of the special ones: no symbol of an input's size is."""
+    return isinstance(x, SizeValue) or (type(x) is Const and type(x.obj) is int and x.obj > 1)
 
 
 _NN: Any = torch._C._nn
@@ -133,6 +146,11 @@ _in_the_place_of(_NN.upsample_bicubic2d, sized_polyfills.upsample_bicubic2d, _re
 _in_the_place_of(_NN._upsample_bicubic2d_aa, sized_polyfills.upsample_bicubic2d_aa, _resizes)
 _in_the_place_of(F.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
 _in_the_place_of(torch.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
+_in_the_place_of(torch.kron, sized_polyfills.kron, lambda args, kwargs: (
+    not kwargs and len(args) == 2 and any(_is_sized([x], {}) for x in args)))  # fmt: skip
+_in_the_place_of(torch.adaptive_avg_pool1d, sized_polyfills.adaptive_avg_pool1d, _resizes)
+for _split in (torch.tensor_split, torch.Tensor.tensor_split):
+    _in_the_place_of(_split, sized_polyfills.tensor_split, _is_split)
 _in_the_place_of(torch.linspace, sized_polyfills.linspace, _is_range)
 
 
