@@ -134,7 +134,6 @@ class SizeNode:
 
     __str__ = __repr__ = str
 
-    # ------------------------------------------------------------ making others
     def wrap_int(self, n: int) -> SizeNode:
         known: SizeNode | None = self.env.nodes.get(n)
         return known or self.env.nodes.setdefault(n, SizeNode(self.env, as_expr(n), n))
@@ -407,9 +406,9 @@ class SizeNode:
                   other: SizeNode) -> SizeNode:  # fmt: skip
         if isinstance(self.value, Expr) and isinstance(other.value, Expr):
             key = fn, self.value, other.value
-            known: SizeNode | None = self.env.nodes.get(key)
-            return known or self.env.nodes.setdefault(
+            made: SizeNode = self.env.nodes.get(key) or self.env.nodes.setdefault(
                 key, self._bool(make(self.value, other.value)))
+            return made
         a, b = common(self.value), common(other.value)
         if a is not None and b is not None:
             return self._bool(make(a.num * b.den, b.num * a.den))
