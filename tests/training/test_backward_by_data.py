@@ -168,6 +168,33 @@ def test_gradients_and_updates_equal_eagers_for_none_one_and_all(step):
     assert counts["captures"] <= 3  # .grad is None, or there; the momentum too
 
 
+def test_adamw_counts_its_steps_in_a_piece():
+    ours = network()
+    theirs = copy.deepcopy(ours)
+    compiled = torchweld.compile(chosen_results, fullgraph=True)
+    rates = [torch.optim.AdamW(n.parameters(), 0.01) for n in (ours, theirs)]
+    for count in (4, 3, 5, 2):
+        x, mask = given(count)
+        loss = compiled(ours, rates[0], x, mask)
+        torch.testing.assert_close(loss, chosen_results(theirs, rates[1], x, mask))
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q)
+    assert torchweld.statistics()["aten_graphs"] == 0
+
+
+def test_a_number_is_what_it_was_when_it_was_read():
+    def fn(x, mask):
+        total = x.sum() * 1
+        number = total.item()
+        total.add_(1)
+        return x[mask] * number, total
+
+    compiled = torchweld.compile(fn, fullgraph=True)
+    for count in COUNTS:
+        args = given(count)
+        torch.testing.assert_close(compiled(*args), fn(*args))
+
+
 def test_the_update_is_a_compiled_piece_of_its_own():
     net = network()
     compiled = torchweld.compile(chosen_results)

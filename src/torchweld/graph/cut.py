@@ -168,8 +168,11 @@ class _Cut:
     def _free_number(self, node: Node) -> str | None:
         """A float that the graph computes is computed again in each piece that takes it."""
         read = {m for source in node.all_input_nodes for m in memories_in(source.meta.get(VAL))}
-        if any(not read.isdisjoint(_written(n)) for n in self.graph.nodes):
-            return "a number is read of a tensor that is written"
+        last, then = _last_use(node), node.next
+        while read and then is not last and then is not node.graph._root:
+            if not read.isdisjoint(_written(then)):
+                return "a number is read of a tensor that is written before it is used"
+            then = then.next
         return None
 
     def _earliest(self, node: Node) -> int | None:
@@ -237,6 +240,18 @@ def _differentiated(node: Node) -> Iterator[Node]:
     for n in node.args[1 if node.target is GRAD else 2]:  # type: ignore[union-attr]
         if isinstance(n, Node) and n.op.startswith("call"):
             yield n
+
+
+def _last_use(number: Node) -> Node:
+    """The last node that takes a number, or one that is computed of it."""
+    order = {n: i for i, n in enumerate(number.graph.nodes)}
+    last, todo = number, [number]
+    while todo:
+        for user in todo.pop().users:
+            if is_number_node(user) and user.op.startswith("call"):
+                todo.append(user)
+            last = max(last, user, key=order.__getitem__)
+    return last
 
 
 def _needed(node: Node) -> Iterator[Node]:
