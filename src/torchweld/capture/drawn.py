@@ -82,13 +82,12 @@ def as_size(cap: Capture, x: LateNumber) -> SizeValue | None:
 
 def _bounds(x: LateNumber) -> tuple[int | None, int | None]:
     """The least and the greatest integer that is drawn, as far as its arguments say."""
-    given = [a.obj for a in x.args[1:] if type(a) is Const]
+    given = [a.obj for a in x.args[1:] if type(a) is Const and isinstance(a.obj, int)]
     name = getattr(x.fn, "__name__", "")
-    if name not in _RANGES or len(given) != len(x.args) - 1 or not 0 < len(given) < 3 or not all(
-            type(n) is int for n in given):  # fmt: skip
+    if name not in _RANGES or len(given) != len(x.args) - 1 or not 0 < len(given) < 3:
         return None, None
     low, high = (0, *given)[-2:]
-    return low, high - (x.fn is not random.Random.randint)  # type: ignore[operator]
+    return low, high - (x.fn is not random.Random.randint)
 
 
 _RANGES = ("randint", "randrange", "integers")
