@@ -220,6 +220,16 @@ def state_of_numpy_(x, y, n):
     return x + torch.from_numpy(a)
 
 
+@program()
+def drawn_again_(x, y, n):
+    try:
+        a = torch.nn.functional.dropout(x + 1, 0.5) + torch.rand(4) + torch.rand(4, generator=G)
+        a = a[torch.tensor([n * 3])]
+    except IndexError:
+        a = torch.rand(4) + torch.rand(4, generator=G)
+    return a, torch.rand(2)
+
+
 @pytest.mark.parametrize(("fn", "breaks"), ROWS)
 def test_draws(fn, breaks):
     check(fn, breaks)
