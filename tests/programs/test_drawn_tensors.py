@@ -158,6 +158,15 @@ def cropped_(x, y, n):
 
 
 @program()
+def cropped_twice_(x, y, n):
+    image = torch.outer(x, y).repeat(2, 2)
+    i, j = random.randint(0, 4), random.randrange(5)
+    part = image[i : i + 3, j : j + 3]
+    assert part.shape == (3, 3)
+    return part * 2, image[np.random.randint(0, 4)]
+
+
+@program()
 def text_(x, y, n):
     return x + 1, random.choice(["relu", "gelu"]), random.choices("ab", weights=[1, 3], k=2)
 
@@ -209,6 +218,16 @@ def state_of_numpy_(x, y, n):
     a = np.random.rand(4)
     np.random.set_state(before)
     return x + torch.from_numpy(a)
+
+
+@program()
+def drawn_again_(x, y, n):
+    try:
+        a = torch.nn.functional.dropout(x + 1, 0.5) + torch.rand(4) + torch.rand(4, generator=G)
+        a = a[torch.tensor([n * 3])]
+    except IndexError:
+        a = torch.rand(4) + torch.rand(4, generator=G)
+    return a, torch.rand(2)
 
 
 @pytest.mark.parametrize(("fn", "breaks"), ROWS)

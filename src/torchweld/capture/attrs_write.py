@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import types
 from collections import OrderedDict
+from typing import Any
 
 import torch
 
@@ -17,8 +19,11 @@ from torchweld.capture.attrs import (
 )
 from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.grads import set_grad
+from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get, instance_set, slot_get
+from torchweld.capture.items import set_item
 from torchweld.capture.modes import memory
+from torchweld.capture.namespaces import opened
 from torchweld.capture.private import real_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse
@@ -32,6 +37,7 @@ from torchweld.capture.values.base import (
     Value,
 )
 from torchweld.capture.wrap import read_key
+from torchweld.ir.source import Item
 
 
 def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | None = None) -> None:
@@ -93,15 +99,52 @@ def _put_on_tensor(cap: Capture, obj: TensorValue, name: str, value: Value) -> N
 
 
 def _module_set(cap: Capture, obj: Const, name: str, value: Value, done: Cont) -> bool:
-    """Whether the class of a module, such as torch.backends.cudnn, has a descriptor for it."""
+    """Whether an attribute of a module was set: one for which its class has a descriptor, as that
+    of torch.backends.cudnn does, a name in a module of the user's, or sys.stdout."""
     kind = type(obj.obj)
     raw = mro_lookup(kind, name)
     user_set = mro_lookup(type(raw), "__set__")
+    if kind is types.ModuleType and raw is MISSING and _is_written(obj.obj, name):
+        write_global(cap, vars(obj.obj), name, value)
+        done(Const(None))
+        return True
     if not isinstance(user_set, types.FunctionType):
         return False
     found = class_value(cap, raw, kind, name)
     cap.call(Const(user_set), [found, obj, value], {}, lambda _: done(Const(None)))
     return True
+
+
+def _is_written(module: object, name: str) -> bool:
+    """Whether nothing but the attribute tells of what is assigned to it."""
+    own = of_the_user(str(getattr(module, "__file__", "") or ""))
+    return own or (module is sys and name == "stdout")
+
+
+def _names_its_file(fn: Value, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether a deferred effect is a print to a file of its own; of texts that show tensors the
+    function and its options are arguments."""
+    options = args[-1] if args and isinstance(args[-1], DictValue) else None
+    file = options.items.get("file") if options is not None else kwargs.get("file")
+    prints = (isinstance(fn, Const) and fn.obj is print) or (
+        options is not None and isinstance(args[0], Const) and args[0].obj is print)
+    return prints and isinstance(file, Value) and not (isinstance(file, Const) and file.obj is None)
+
+
+def write_global(cap: Capture, table: dict[str, Any], name: str, value: Value) -> None:
+    """Put a value into the namespace of a module."""
+    if cap.pure or cap.builder.bodies:
+        raise refuse("W106", "a module is changed by a function that may not run now", cap.loc())
+    if table is vars(sys) and not all(_names_its_file(*effect) for effect in cap.effects):
+        raise refuse("W106", "sys.stdout is changed behind what is printed", cap.loc())
+    box = opened(cap, table)
+    own = Item.make(cap.pin(table), name, False)
+    if box is not None:
+        set_item(cap, box, Const(name), value)
+    elif value.source is own and name in table:
+        cap.globals_written.pop((id(table), name), None)
+    else:
+        cap.globals_written[(id(table), name)] = (table, value)
 
 
 def _same_data(x: TensorValue, value: Value) -> bool:

@@ -6,18 +6,22 @@ the residual program draws from it, in the order of the frame, and gives the gra
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from torchweld.capture.by_data import Made
 from torchweld.capture.draws import generator_of
 from torchweld.capture.late import LateNumber, LateTensor
 from torchweld.capture.session import Capture
+from torchweld.capture.symbolic import number_value
 from torchweld.capture.values.base import Const, InstanceValue, SizeValue, TensorValue, Value
 from torchweld.capture.values.prepared import PreparedValue
 from torchweld.ir.expr import Expr, atoms
-from torchweld.ir.graph import DRAWN, VAL
+from torchweld.ir.graph import BY_DATA, DRAWN, LOC, VAL
+from torchweld.ir.size_node import symbolic
 
 
 def drawn_input(cap: Capture, late: LateTensor) -> TensorValue:
@@ -63,8 +67,30 @@ def as_size(cap: Capture, x: LateNumber) -> SizeValue | None:
     fake = cap.builder.run("call_function", torch.empty, [()], {"dtype": torch.int64}, cap.loc())
     late = LateTensor(cap.late, fake, None, torch.tensor, (x,), drawn=True)
     cap.late.computed.append(late)
-    made = cap.builder.whole_number(drawn_input(cap, late), cap.loc())
+    tensor, builder, data = drawn_input(cap, late), cap.builder, cap.sizes.data
+    symbol = cap.sizes.env.unknown(int(x.now), *_bounds(x))
+    data.maker.made.append(symbol)
+    node = builder.graph.call_method("item", (tensor.node,))
+    number = symbolic(cap.sizes.env, symbol)
+    node.meta.update({VAL: number, LOC: cap.loc(), BY_DATA: True})
+    builder.n_calls += 1
+    data.found[symbol] = Made(tensor, node=node)
+    builder.on_data()
+    made = number_value(number)
     return made if isinstance(made, SizeValue) else None
+
+
+def _bounds(x: LateNumber) -> tuple[int | None, int | None]:
+    """The least and the greatest integer that is drawn, as far as its arguments say."""
+    given = [a.obj for a in x.args[1:] if type(a) is Const and isinstance(a.obj, int)]
+    name = getattr(x.fn, "__name__", "")
+    if name not in _RANGES or len(given) != len(x.args) - 1 or not 0 < len(given) < 3:
+        return None, None
+    low, high = (0, *given)[-2:]
+    return low, high - (x.fn is not random.Random.randint)
+
+
+_RANGES = ("randint", "randrange", "integers")
 
 
 def known_before(cap: Capture, x: Value) -> bool:

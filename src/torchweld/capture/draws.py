@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from torchweld.capture.attrs import from_python
 from torchweld.capture.late import NUMBERS, LateNumber
@@ -44,6 +45,21 @@ class Setting:
     def __init__(self, read: Callable[[], Any], write: Callable[[Any], Any]) -> None:
         self.read = read
         self.write = write
+
+
+def _default_states() -> tuple[Any, ...]:
+    """The states of the generators that operators draw from which are given none."""
+    first = torch.get_rng_state()
+    return (first, torch.cuda.get_rng_state()) if torch.cuda.is_initialized() else (first,)
+
+
+def _set_default_states(states: tuple[Any, ...]) -> None:
+    for put, state in zip((torch.set_rng_state, torch.cuda.set_rng_state), states, strict=False):
+        put(state)
+
+
+# what the graph draws from
+DEFAULT = Setting(_default_states, _set_default_states)
 
 
 @dataclass(slots=True)

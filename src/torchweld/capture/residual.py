@@ -14,7 +14,7 @@ import torch
 from torchweld.base.errors import InternalError
 from torchweld.capture.by_data import Made
 from torchweld.capture.class_writes import class_statements
-from torchweld.capture.draws import go_back, state_of
+from torchweld.capture.draws import DEFAULT, go_back, state_of
 from torchweld.capture.grads import dropped, is_spent, spent, unchanged, without_graph
 from torchweld.capture.late import TYPE_VARIES, LateNumber, LateTensor
 from torchweld.capture.modes import around, copied, memory
@@ -34,10 +34,12 @@ from torchweld.capture.values.base import (
     SizeValue,
     Slot,
     TensorValue,
+    Value,
 )
 from torchweld.capture.values.number import GraphNumber, RangeValue
 from torchweld.capture.values.unread import is_no_input
 from torchweld.ir.conditions import Junction, Relation
+from torchweld.ir.graph import DRAWS
 from torchweld.ir.region import Finish
 from torchweld.ir.source import Source
 
@@ -188,13 +190,19 @@ class Residual:
 
     def _states(self) -> list[str]:
         """Statements that keep the states of the generators that the frame draws from."""
-        return [f"s{i} = {self.bind_const(state_of)}({self.expr(g.value)})"
-                for i, g in enumerate(self.cap.generators.values())]  # fmt: skip
+        return [f"s{i} = {self.bind_const(state_of)}({self.expr(x)})"
+                for i, x in enumerate(self._generators())]  # fmt: skip
+
+    def _generators(self) -> list[Value]:
+        """What the frame and its graph draw from, and the settings that the frame changes."""
+        found = [g.value for g in self.cap.generators.values()]
+        draws = any(DRAWS in n.meta for g in self.cap.builder.graphs() for n in g.nodes)
+        return [*found, Const(DEFAULT)] if draws else found
 
     def back(self) -> list[str]:
         """Statements of a block that set the generators back."""
-        return [f"    {self.bind_const(go_back)}({self.expr(g.value)}, s{i})"
-                for i, g in enumerate(self.cap.generators.values())]  # fmt: skip
+        return [f"    {self.bind_const(go_back)}({self.expr(x)}, s{i})"
+                for i, x in enumerate(self._generators())]  # fmt: skip
 
     def graph_call(self) -> str:
         places = (self._number(p) if isinstance(p, LateNumber) else self.param(p)

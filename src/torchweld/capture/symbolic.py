@@ -281,8 +281,8 @@ class Sizes:
     def number(self, x: LateNumber) -> SizeValue | None:
         """A late number as a symbol; None if it is no integer, nor computed of some."""
         if x.drawn and not x.after and type(x.now) is int and id(x) not in self.numbers:
-            found = self.of_drawn(x)
-            if found is not None:
+            found = self._computed(x) if x.fn in _EXACT else self.of_drawn(x)
+            if isinstance(found, SizeValue):
                 self.numbers[id(x)] = found
                 self.kept.append(x)
         if x.drawn:

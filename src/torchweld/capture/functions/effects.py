@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import sys
 import types
 import warnings
 from collections.abc import Callable
@@ -12,12 +13,14 @@ from typing import Any
 from torchweld.capture.functions.owned import print_to, run_owned
 from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get
+from torchweld.capture.namespaces import written
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.strings import finished, snapshot, texts_of
 from torchweld.capture.suspend import stops_of
 from torchweld.capture.tables import FUNCTIONS, CallHandler, function
 from torchweld.capture.values.base import (
+    NONE,
     BoundValue,
     Const,
     DictValue,
@@ -59,7 +62,13 @@ def finish_texts(fn: Callable[..., Any], args: tuple[Any, ...], late: tuple[bool
 
 @function(print)
 def print_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    file = kwargs.get("file", Const(None))
+    file = kwargs.get("file", NONE)
+    if isinstance(file, Const) and file.obj is None:
+        other = written(cap, vars(sys), "stdout")
+        if isinstance(other, Const) and other.obj is None:
+            cap.deliver(NONE, cont)  # nothing is printed
+            return
+        file = file if other is None else other
     real = file.obj if isinstance(file, Const) else getattr(file, "real", file)
     real = file.twin if isinstance(file, OwnedValue) else real
     if not isinstance(real, io.TextIOBase | None):

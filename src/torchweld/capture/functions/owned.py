@@ -13,7 +13,6 @@ from typing import Any
 
 from torchweld.capture.attrs import MISSING, mro_lookup
 from torchweld.capture.draws import prepare
-from torchweld.capture.late import LateNumber
 from torchweld.capture.owned_items import READS
 from torchweld.capture.policy import made_anew, settled
 from torchweld.capture.session import Capture
@@ -62,11 +61,8 @@ for _name in ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", 
 @klass(random.Random)
 def make_random(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     seeds = [*args, *kwargs.values()]
-    if not seeds or any(isinstance(a, LateNumber) and not a.fixed for a in seeds):
-        cap.deliver(prepare(cap, random.Random, seeds), cont)
-        return
     given = _constants(cap, seeds, "Random")
-    if given[0] is None:
+    if not given or given[0] is None:
         cap.deliver(prepare(cap, random.Random, []), cont)
         return
     cap.deliver(OwnedValue(random.Random(*given), given), cont)

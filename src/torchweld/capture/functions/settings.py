@@ -83,8 +83,12 @@ def change(setter: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | N
         raise raised(type(error), *error.args) from None
     cap.state_restore.append(functools.partial(setting.write, before))
     cap.modes_set.update(_TELL.get(setter, (setting.read,)))
-    cap.generators.setdefault(id(setting), Generator(Const(setting), None))
     cap.unguarded += 1
+    if not _matters(setter):
+        perform(cap, call, [], {})
+        cap.deliver(NONE if result is None else from_python(result), cont)
+        return
+    cap.generators.setdefault(id(setting), Generator(Const(setting), None))
     if cap.builder.n_calls or cap.builder.mode.shut is not None:
         cap.builder.mode.shut = cap.loc
         cap.slices = None  # what is copied is not run here
@@ -92,6 +96,12 @@ def change(setter: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | N
     else:
         cap.late.draw(None, call, ())
     cap.deliver(NONE if result is None else from_python(result), cont)
+
+
+def _matters(setter: Any) -> bool:
+    """Whether an operator may look at a setting: not at those of a library that is not there."""
+    said = repr(setter)
+    return torch.backends.cuda.is_built() or not any(n in said for n in ("cudnn", "cublas", "cuda"))
 
 
 def precision(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
