@@ -215,3 +215,28 @@ def test_integers_that_got_a_history_leave_the_frame_to_eager():
     with torch.no_grad():
         assert torch.equal(torchweld.compile(lambda n: n * 2)(n), n * 2)
     assert torchweld.statistics()["internal_errors"] == 0
+
+
+def test_a_written_input_with_gaps_whose_new_value_the_backward_reads_is_left_to_eager():
+    def fn(x):
+        x.diagonal().logical_not_()
+        return torch.nn.functional.avg_pool2d(x, 3, 2, 1)
+
+    gradients = []
+    torchweld.reset()
+    for f in (fn, torchweld.compile(fn)):
+        x = torch.ones(4, 2, 6, 6, requires_grad=True)
+        f(x.clone()[::2]).sum().backward()
+        gradients.append(x.grad)
+    torch.testing.assert_close(*gradients)
+    assert torchweld.statistics()["internal_errors"] == 0
+    assert newest().refusal.code == "W205"
+
+
+def test_an_object_that_is_returned_twice_is_one_object():
+    def fn(x):
+        y = x.detach()
+        return y, y.contiguous(), y.view(y.shape)
+
+    a, b, c = torchweld.compile(fn)(leaf(2, 3))
+    assert a is b and a is not c

@@ -128,7 +128,8 @@ class Residual:
             name = self.names[id(x)] = self.assign(f"{self.bind_const(spent)}(outs[{at}])")
             return name
         if not x.fake.requires_grad and memory(x) in self._with_grad:
-            return f"{self.bind_const(without_grad)}(outs[{at}])"
+            name = self.names[id(x)] = self.assign(f"{self.bind_const(without_grad)}(outs[{at}])")
+            return name
         return f"outs[{at}]"
 
     def _size(self, x: SizeValue) -> str:

@@ -62,6 +62,7 @@ _READS_LOOPS = frozenset((
 ))  # fmt: skip
 
 
+_GAPS = "a backward reads an input with gaps that may change before it"
 # how much more it costs to save what is to be computed again
 _UNWANTED = 64
 
@@ -171,7 +172,8 @@ class _Choice:
     def saved(self, allowed: frozenset[Node]) -> tuple[list[Node], int]:
         """The nodes to save, in the order in which they are computed, and their bytes.
 
-        allowed: dear nodes that may be computed again.
+        allowed: dear nodes that may be computed again. Errors: Unsupported W201 if nothing that can
+        be saved is enough.
         """
         self.allowed = allowed
         ends = self.ends
@@ -185,7 +187,10 @@ class _Choice:
         found = {n for n, (a, b) in self.gates.items() if a not in side and b in side}
         size = sum(map(_bytes, found))
         # a backward graph with these values saved also reads what is kept anyway
-        found |= ancestors(ends, found | self.kept) & self.kept
+        read = ancestors(ends, found | self.kept)
+        if any(n.op == "placeholder" and n not in self.kept and n not in found for n in read):
+            raise Unsupported("W201", _GAPS)
+        found |= read & self.kept
         return sorted(found, key=self._order), size
 
     def _order(self, node: Node) -> tuple[int, int]:
@@ -327,7 +332,7 @@ def _forward(traced: Traced, updates: Sequence[Node], results: Sequence[Node],
                         values=tuple(nodes[len(updates) : count]))  # fmt: skip
     separate(graph, collected)
     if any(n in shared and not _is_dense(n) for n in saved):
-        raise Unsupported("W201", "a backward reads an input with gaps that may change before it")
+        raise Unsupported("W201", _GAPS)
     kept: list[Node] = []
     for n in saved:
         if is_lent(n, shared):
