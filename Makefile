@@ -28,9 +28,10 @@ test: $(READY) ## all tests that do not need a GPU or more than 20 seconds each
 test-gpu: $(READY) ## the tests that need a CUDA device, on its machine
 	$(PY) -m pytest -n $(JOBS) --dist worksteal -m gpu tests
 
-fuzz: $(READY) ## 20,000 random programs against eager, and 1,000 over tensors: an hour on two cores
+fuzz: $(READY) ## 20,000 random programs against eager, 1,000 over tensors, threads at random: an hour
 	PYTHONPATH=. $(PY) -m tests.fuzz.run --jobs $(JOBS)
 	PYTHONPATH=. $(PY) -m tests.fuzz.tensor_run
+	PYTHONPATH=. $(PY) -X dev -m tests.stress.threads_run --count 20
 
 check: $(READY) ## style, types, layers, sizes, generated docs, rules of the repository
 	$(PY) -m ruff check .

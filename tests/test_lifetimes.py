@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import itertools
 import os
 import tracemalloc
 import weakref
@@ -88,7 +90,118 @@ def of_method(backend, grad, net):
     return {**refs(net=net, weight=next(net.parameters()))}
 
 
+def net_of_two():
+    return nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+
+
+def of_calls(backend, grad, net, fn, *arguments):
+    """fn(net) gives what is compiled and called; what it raises is caught."""
+    f = fn(net)
+    compiled = torchweld.compile(f, backend=backend)
+    with torch.set_grad_enabled(grad):
+        for args in arguments or ((X,),) * 3:
+            try:
+                out = compiled(*args)
+                if isinstance(out, torch.Tensor) and out.requires_grad:
+                    out.sum().backward()
+            except (ValueError, IndexError):
+                pass
+    return refs(net=net, weight=net[0].weight, f=f, compiled=compiled)
+
+
+def raising(net):
+    def f(x, k):
+        y = net(x)
+        if k > 1:
+            raise ValueError(k)
+        return y[k + 9] if k else y
+
+    return f
+
+
+def raising_deep(net):
+    def inner(x):
+        y = net(x)
+        if y.sum() < 1e9:
+            raise ValueError(y.shape)
+        return y
+
+    def f(x):
+        try:
+            return inner(x) + 1
+        finally:
+            net(x)
+
+    return f
+
+
+def drained(net):
+    def steps(x):
+        for k in range(3):
+            yield net(x) * k
+
+    return lambda x: [y + 1 for y in steps(x)]
+
+
+def suspended(net):
+    def steps(x):
+        try:
+            got = yield net(x)
+            yield got
+        finally:
+            net(x)
+
+    def f(x):
+        torchweld.disable(len)([x])
+        list(steps(x))
+        left, thrown = steps(x), steps(x)
+        next(left)
+        next(thrown)
+        thrown.throw(ValueError("thrown"))
+
+    return f
+
+
+def counted(net):
+    def f(x):
+        for _ in range(3):
+            x = net(x)
+            if x.sum() > 1e9:
+                break
+        return x
+
+    return f
+
+
+def of_generator(backend, grad, net):
+    def steps(x):
+        for k in range(3):
+            yield net(x) * k
+
+    compiled = torchweld.compile(steps, backend=backend)
+    with torch.set_grad_enabled(grad):
+        for _ in range(3):
+            assert len(list(compiled(X))) == 3
+        left, thrown = compiled(X), compiled(X)
+        next(left)
+        next(thrown)
+        with pytest.raises(ValueError, match="thrown"):
+            thrown.throw(ValueError("thrown"))
+    return refs(net=net, weight=net[0].weight, steps=steps, compiled=compiled)
+
+
 MAKERS = {
+    "exceptions": lambda b, g: of_calls(
+        b, g, net_of_two(), raising, (X, 0), (X, 1), (X, 2), (X, 3)),
+    "exceptions behind a break": lambda b, g: of_calls(b, g, net_of_two(), raising_deep),
+    "generators in the frame": lambda b, g: of_calls(b, g, net_of_two(), drained),
+    "generators that are left": lambda b, g: of_calls(b, g, net_of_two(), suspended),
+    "generator": lambda b, g: of_generator(b, g, net_of_two()),
+    "loop that breaks": lambda b, g: of_calls(b, g, net_of_two(), counted),
+    "numbers": lambda b, g: of_calls(
+        b, g, net_of_two(), lambda net: lambda x, s: net(x) * s, (X, 1), (X, 2.5), (X, 3.5)),
+    "sizes": lambda b, g: of_calls(
+        b, g, net_of_two(), lambda net: lambda x: net(x) * len(x), (X,), (X[:3],), (X[:2],)),
     "module": lambda b, g: of_module(b, g, nn.Sequential(nn.Linear(16, 16), nn.ReLU())),
     "module that breaks": lambda b, g: of_module(b, g, Broken()),
     "closure": lambda b, g: of_closure(b, g, nn.Sequential(nn.Linear(16, 16), nn.ReLU())),
@@ -185,15 +298,17 @@ def growth(call, n):
 
     The least of two times: a table that is shared by all that is compiled grows now and then.
     """
-    for _ in range(300):
+    for _ in range(100):
         call()
     first, second = grown(call, n), grown(call, n)
     return [min(pair) for pair in zip(first, second, strict=True)]
 
 
 def grown(call, n):
-    gc.collect()
     tracemalloc.start()
+    for _ in range(min(n, 1000)):
+        call()  # what is kept for the next call is traced from now on
+    gc.collect()
     before = tracemalloc.get_traced_memory()[0], len(gc.get_objects()), resident()
     for _ in range(n):
         call()
@@ -209,8 +324,65 @@ def steady(name):
         "module": lambda: torchweld.compile(net),
         "module that breaks": lambda: torchweld.compile(Broken().requires_grad_(False)),
         "counter": lambda: torchweld.compile(Counting()),
-    }[name]()
+        "loop that breaks": lambda: torchweld.compile(counted(net)),
+        "generator": lambda: torchweld.compile(drained(net)),
+    }.get(name, lambda: None)()
+    return MADE[name]() if compiled is None else lambda: compiled(X)
+
+
+def with_sizes():
+    compiled = torchweld.compile(lambda x: x * 2 + x.shape[0])
+    turns = itertools.cycle([X[:n] for n in (2, 3, 4)])
+    return lambda: compiled(next(turns))
+
+
+def with_numbers():
+    compiled = torchweld.compile(lambda x, n, s: x * n + s)
+    turns = itertools.count()
+    return lambda: compiled(X, n := next(turns) % 200, n * 0.5)
+
+
+def with_errors():
+    compiled = torchweld.compile(raising(nn.Sequential(nn.Linear(16, 16))))
+    turns = itertools.cycle((0, 1, 2))
+
+    def call():
+        with contextlib.suppress(ValueError, IndexError):
+            compiled(X, next(turns))
+
+    return call
+
+
+def with_gradients():
+    net = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+    optimizer = torch.optim.AdamW(net.parameters())
+    forward, step = torchweld.compile(net), torchweld.compile(optimizer.step)
+
+    def call():
+        optimizer.zero_grad()
+        forward(X).square().mean().backward()
+        step()
+
+    return call
+
+
+def with_a_whole_step():
+    net = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    compiled = torchweld.compile(step)
     return lambda: compiled(X)
+
+
+MADE = {"sizes": with_sizes, "numbers": with_numbers, "exceptions": with_errors,
+        "training": with_gradients, "whole step": with_a_whole_step}  # fmt: skip
 
 
 class Counting(nn.Module):
@@ -225,14 +397,14 @@ class Counting(nn.Module):
         return x * 2
 
 
-STEADY = ("module", "module that breaks", "counter")
+STEADY = ("module", "module that breaks", "counter", "loop that breaks", "generator", *MADE)
 
 
 @pytest.mark.parametrize("name", STEADY)
 def test_calls_leave_nothing_behind(name):
     torchweld.reset()
-    traced, objects, _ = growth(steady(name), 1000)
-    assert traced < 20_000
+    traced, objects, _ = growth(steady(name), 300)
+    assert traced < 15_000  # one small object per call is more
     assert objects < 50
 
 
@@ -256,6 +428,28 @@ def test_compiling_again_and_again_leaves_little_behind():
     traced, objects, _ = growth(call, 300)
     assert traced < 100_000
     assert objects < 300
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_compiled_optimizer_dies_with_its_parameters(kind, no_collector):
+    def train(net, optimizer, step):
+        for _ in range(4):
+            optimizer.zero_grad()
+            net(X).square().mean().backward()
+            step()
+
+    eager = nn.Linear(16, 4)  # torch keeps the first optimizer of a process
+    first = kind(eager.parameters(), lr=0.1)
+    train(eager, first, first.step)
+
+    def make():
+        net = nn.Linear(16, 4)
+        optimizer = kind(net.parameters(), lr=0.1)
+        step = torchweld.compile(optimizer.step)
+        train(torchweld.compile(net), optimizer, step)
+        return refs(net=net, weight=net.weight, optimizer=optimizer, step=step)
+
+    assert alive(make()) == []
 
 
 def test_an_optimizer_and_its_parameters_die_after_compiled_steps(no_collector):

@@ -27,6 +27,9 @@ _CODES = {types.GeneratorType: "gi_code", types.CoroutineType: "cr_code",
 # why a generator stands still: besides what `Resume.hands` says, it is a real one or has ended
 _REAL, _ENDED = "real", "ended"
 _Moved = tuple[str, Any]
+# An exception that is thrown in, which is taken out before it is raised: no frame that it passes
+# through may hold it, since its traceback holds the frame.
+_Thrown = list[BaseException]
 
 
 def starter(fn: types.FunctionType, site: Site, miss: Miss) -> Callable[..., Any]:
@@ -43,7 +46,8 @@ def starter(fn: types.FunctionType, site: Site, miss: Miss) -> Callable[..., Any
     key = (id(frame.code), id(frame.globals), point, "start")
     site.points[key] = start = dispatcher(
         [function(resume_code(code, point), frame)], (frame,), site, miss, 0, frozenset())
-    found, site_of = weakref.ref(start), weakref.ref(site)
+    # an entry does not keep alive what it was compiled of
+    found, site_of, origin = weakref.ref(start), weakref.ref(site), weakref.ref(fn)
     cells = fn.__closure__ or ()
     drive = next(d for flag, d in _DRIVERS.items() if fn.__code__.co_flags & flag)
 
@@ -53,7 +57,8 @@ def starter(fn: types.FunctionType, site: Site, miss: Miss) -> Callable[..., Any
         values = (*(None if n in code.cellvars else given.get(n) for n in code.varnames),
                   *own, *cells)  # fmt: skip
         made = drive(_Run(found() or start_again, values, site_of))
-        made.__name__, made.__qualname__ = fn.__name__, fn.__qualname__
+        named = origin() or start_again
+        made.__name__, made.__qualname__ = named.__name__, named.__qualname__
         return made
 
     start_again = function(resume_code(code, point), frame)
@@ -83,10 +88,11 @@ class _Run:
         assert self.at is not None
         return self._moved(self.at.sent(state, value))
 
-    def throw(self, error: BaseException) -> _Moved:
+    def throw(self, thrown: _Thrown) -> _Moved:
         state, self.state = self.state, ()
         assert self.at is not None
-        return _REAL, self.at.thrown(state, error)
+        _let_go(thrown[0])
+        return _REAL, self.at.thrown(state, thrown)
 
     def _moved(self, out: Any) -> _Moved:
         """Go on to where the generator is suspended next."""
@@ -95,50 +101,54 @@ class _Run:
                 self.at = out.at
                 value, self.state = out.states
                 return out.at.how, value
-            rest, values = out.at.go_on(out.states)
-            out = rest(*values)
+            try:
+                rest, values = out.at.go_on(out.states)
+                out = rest(*values)
+            except BaseException:
+                out = values = None  # an exception may be among them: see rests.py
+                raise
         code = getattr(out, _CODES.get(type(out), ""), None)
         return (_REAL if code is not None and is_rest(code) else _ENDED), out
 
-    def resumed(self, resume: Callable[[Any], Any], value: Any) -> Any:
-        """Resume a real generator; what it calls is compiled."""
+    def resumed(self, resume: Callable[[Any], Any], given: list[Any]) -> Any:
+        """Resume a real generator with what the list holds; what it calls is compiled."""
         site = self.site()
         if site is None or site.options.fullgraph:
-            return resume(value)
-        return hooked(self.site, resume, value)
+            return resume(given.pop())
+        return hooked(self.site, resume, given.pop())
 
 
 def _generator(run: _Run) -> Generator[Any, Any, Any]:
     how, value = run.begin()
     while how != _ENDED:
-        error: BaseException | None = None
+        thrown: _Thrown = []
         got = None
         try:
             if how == _REAL:
                 return (yield from _real(run, value))
             got = (yield value) if how == "yield" else (yield from value)
-        except BaseException as thrown:
+        except BaseException as error:
             if how == _REAL:
                 raise
-            error = thrown
-        how, value = run.send(got) if error is None else run.throw(_let_go(error))
+            thrown.append(error)
+        how, value = run.throw(thrown) if thrown else run.send(got)
     return value
 
 
 async def _coroutine(run: _Run) -> Any:
     how, value = run.begin()
     while how != _ENDED:
-        error: BaseException | None = None
+        thrown: _Thrown = []
         got = None
         try:
             if how == _REAL:
                 return await _Awaited(_real(run, value))
             got = await _Awaited(value)
-        except BaseException as thrown:
+        except BaseException as error:
             if how == _REAL:
                 raise
-            error = thrown
-        how, value = run.send(got) if error is None else run.throw(_let_go(error))
+            thrown.append(error)
+        how, value = run.throw(thrown) if thrown else run.send(got)
     return value
 
 
@@ -147,25 +157,26 @@ async def _asynchronous(run: _Run) -> AsyncGenerator[Any, Any]:
     while how != _ENDED:
         if how == _REAL:
             break
-        error: BaseException | None = None
+        thrown: _Thrown = []
         got = None
         try:
             got = (yield value) if how == "yield" else (await _Awaited(value))
-        except BaseException as thrown:
-            error = thrown
-        how, value = run.send(got) if error is None else run.throw(_let_go(error))
+        except BaseException as error:
+            thrown.append(error)
+        how, value = run.throw(thrown) if thrown else run.send(got)
     if how == _ENDED:
         return
-    resume, given = value.asend, None
+    given: list[Any] = [None]
+    resume = value.asend
     while True:
         try:
-            item = await _Awaited(_real(run, resume(given)))
+            item = await _Awaited(_real(run, resume(given.pop())))
         except StopAsyncIteration:
             return
         try:
-            resume, given = value.asend, (yield item)
-        except BaseException as thrown:
-            resume, given = value.athrow, _let_go(thrown)
+            resume, given = value.asend, [(yield item)]
+        except BaseException as error:
+            resume, given = value.athrow, [_let_go(error)]
 
 
 _DRIVERS: dict[int, Callable[[_Run], Any]] = {
@@ -195,16 +206,17 @@ class _Awaited:
 
 def _real(run: _Run, gen: Any) -> Generator[Any, Any, Any]:
     """`yield from gen`, of which every resumption is a hooked region."""
-    resume, given = gen.send, None
+    given: list[Any] = [None]
+    resume = gen.send
     while True:
         try:
             value = run.resumed(resume, given)
         except StopIteration as end:
             return end.value
         try:
-            resume, given = gen.send, (yield value)
+            resume, given = gen.send, [(yield value)]
         except GeneratorExit:
             gen.close()
             raise
-        except BaseException as thrown:
-            resume, given = gen.throw, thrown
+        except BaseException as error:
+            resume, given = gen.throw, [error]

@@ -64,14 +64,20 @@ def drive(pending: Pending) -> Any:
     """Run a broken frame to its end, from a break on: its result."""
     at, states = pending.at, pending.states
     pending.states = ()
-    while True:
-        rest, values = at.go_on(states)
-        states = ()
-        out = rest(*values)
-        if type(out) is not Next:
-            return out
-        assert isinstance(out.at, Break)
-        at, states = out.at, out.states
+    out, values = None, ()
+    try:
+        while True:
+            rest, values = at.go_on(states)
+            states = ()
+            out = rest(*values)
+            if type(out) is not Next:
+                return out
+            assert isinstance(out.at, Break)
+            at, states = out.at, out.states
+    except BaseException:
+        states = values = ()  # which may hold the exception, whose traceback holds this frame
+        out = None
+        raise
 
 
 set_pending(Pending, drive)
@@ -101,23 +107,23 @@ class Break:
     def go_on(self, states: States) -> tuple[Callable[..., Any], Values]:
         """Run the instruction: the rest of the outermost frame, and what it is called with."""
         level = len(states) - 1
-        if not level:
-            which, values = self._step(*states[0])
-            return self._rest(which, states, values), values
-        error: BaseException | None = None
+        failed: list[BaseException] = []
         try:
             which, values = self._step(*states[level])
-        except BaseException as raised:
-            error = raised
-        while error is not None:  # it passes through the frames that wait, up to a handler
+        except BaseException as error:
+            if not level:
+                states = ()  # see drive
+                raise
+            failed.append(error)
+        while failed:  # it passes through the frames that wait, up to a handler
             level -= 1
-            failed, error = error, None
             try:
                 which, values = self._chain[level][1](*states[level], _raise, (failed,))
-            except BaseException as raised:
+            except BaseException as error:
                 if not level:
+                    states = ()
                     raise
-                error = raised
+                failed.append(error)
         rest = self._rest(which, states[: level + 1], values)
         callees = rest.callees if level else ()
         for state, callee in zip(reversed(states[:level]), callees, strict=True):
@@ -199,9 +205,9 @@ class Yield:
         at = len(state) - len(cell_names(decode(self._frame.code))) - 1  # what it delegated to
         return rest(*state[:at], value, *state[at + 1 :])
 
-    def thrown(self, state: Values, error: BaseException) -> Any:
+    def thrown(self, state: Values, failed: list[BaseException]) -> Any:
         """The generator as it is when an exception is raised in it, not started."""
-        return self._throw(*state, _raise, (error,))
+        return self._throw(*state, _raise, (failed,))
 
     def _make(self) -> Any:
         site, frame = self._site(), self._frame
@@ -247,8 +253,8 @@ def _eagerly(made: Dispatcher, args: Values, *, site: object) -> None:
     """No entry, so that the function itself runs."""
 
 
-def _raise(error: BaseException) -> None:
-    raise error
+def _raise(failed: list[BaseException]) -> None:
+    raise failed.pop()
 
 
 def _give(value: Any) -> Any:
@@ -262,6 +268,7 @@ def hooked(site: weakref.ref[Site], fn: Callable[..., Any], *values: Any) -> Any
     try:
         return run_hooked(fn, *values)
     finally:
+        values = ()  # see drive
         REGION.site = before
 
 

@@ -388,3 +388,21 @@ def test_a_number_that_is_part_of_a_size_may_be_fixed_afterwards():
         x = torch.ones(rows, 3)
         same(compiled(x, n), f(x, n))
     assert torchweld.statistics()["internal_errors"] == 0
+
+
+@pytest.mark.parametrize("backend", ["eager", "torchweld"])
+def test_a_place_that_varies_and_is_out_of_range_is_eagers_error(backend):
+    def f(x, k):
+        y = x * 2
+        y[k] = 1.0
+        return y, y[k + 1]
+
+    torchweld.reset()
+    compiled = torchweld.compile(f, backend=backend)
+    for k in (0, 1, 2, 3, 9, 1, -5):
+        if -4 <= k < 3:
+            same(compiled(X, k), f(X, k))
+        else:
+            with pytest.raises(IndexError):
+                compiled(X, k)
+    assert torchweld.statistics()["internal_errors"] == 0

@@ -197,6 +197,7 @@ def collect(dice: Random) -> None:
 
 
 def forget(dice: Random) -> None:
+    assert torchweld.statistics()["internal_errors"] == 0  # which reset forgets
     if dice.random() < 0.3:
         torchweld.reset()
 

@@ -327,7 +327,7 @@ def run(cap: Capture) -> None:
             cap.stops = stops_of(cap)
             raise
         except Handed as handed:
-            cap.handed = handed
+            cap.handed = handed.with_traceback(None)  # which would keep the capture alive
             return
         except RecursionError:
             raise refuse("W116", "the interpreter's own stack is exhausted", cap.loc()) from None

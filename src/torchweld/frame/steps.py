@@ -253,6 +253,7 @@ class _Exits:
         if row is None:
             if self.handled:
                 raise Unassemblable("an exception leaves a handler that is not protected")
+            self._let_go(start, end)
             return
         target = Label()
         out, handled = self.out, self.handled
@@ -266,6 +267,16 @@ class _Exits:
             out.const(0)
             out.store(slots[row.depth])
         self._give(row.target, row.depth)
+
+    def _let_go(self, start: Label, end: Label) -> None:
+        """An exception that leaves the piece: the stack may hold it, and it holds this frame."""
+        out, target = self.out, Label()
+        out.mark(target)
+        out.cover(start, end, target, 0)
+        for name in self.names.stack:
+            out.const(None)
+            out.store(name)
+        out.emit("RERAISE", 0)
 
     def _give(self, index: int, kept: int) -> None:
         """The state at `index`, where the lowest slots of the stack are as behind the piece."""

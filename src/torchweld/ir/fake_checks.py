@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchweld.ir.nested import memory_of, tensors_in
 from torchweld.ir.overlaps import changes
 from torchweld.ir.predicted import below_functionalization
-from torchweld.ir.size_node import is_number, node_of
+from torchweld.ir.size_node import hint_of, is_number, node_of
 from torchweld.ir.static_shapes import expect_true, guard_or_false, guard_or_true
 
 _ATEN = torch.ops.aten
@@ -31,7 +31,13 @@ Args = Sequence[Any]
 
 
 def check_dim(func: OpOverload, args: Args, kwargs: Mapping[str, Any]) -> None:
-    """IndexError for a dimension out of range that a fake kernel would let pass."""
+    """IndexError for a dimension out of range that a fake kernel would let pass, and for a place
+    that varies, which torch asks about from 2.12 on."""
+    if func is _ATEN.select.int and type(args[2]) is not int:
+        x, dim, at = args
+        if not -x.shape[dim] <= at < x.shape[dim]:
+            raise IndexError(f"index {hint_of(at)} is out of bounds for dimension {dim} with size "
+                             f"{hint_of(x.shape[dim])}")  # fmt: skip
     place = _UNCHECKED_DIM.get(func)
     if place is None:
         return
