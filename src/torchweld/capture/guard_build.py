@@ -108,7 +108,8 @@ class GuardBuilder:
         late: list[Guard] = []
         for guard in self.states:
             self._state(guard)
-        for source in sorted(self.order, key=_depth):
+        depths: dict[Source, int] = {}
+        for source in sorted(self.order, key=lambda s: _depth(s, depths)):
             self._emit(source, late)
         self._values(late)
         for guard in self._pairs([g for g in late if g.kind != "same_value"]):
@@ -347,12 +348,13 @@ def _is_dict_item(source: Source) -> bool:
     return isinstance(source, Item) and not source.sequence
 
 
-def _depth(source: Source) -> int:
-    n = 0
-    base = getattr(source, "base", None)
-    while base is not None:
-        n += 1
+def _depth(source: Source, known: dict[Source, int]) -> int:
+    """How many steps lead to a value. known: of the sources that were asked for."""
+    found = known.get(source)
+    if found is None:
+        base = getattr(source, "base", None)
+        found = 0 if base is None else 1 + _depth(base, known)
         if isinstance(source, Keyed):
-            return n + max(_depth(base), _depth(source.key))
-        source, base = base, getattr(base, "base", None)
-    return n
+            found = max(found, 1 + _depth(source.key, known))
+        known[source] = found
+    return found
