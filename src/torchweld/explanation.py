@@ -30,7 +30,8 @@ _GUARDS = 40
 # keys of a dict that are printed
 _KEYS = 6
 # the kinds that are always printed
-_TOLD = ("tensor", "sizes", "equal", "length", "keys", "has_key", "same", "distinct", "predicate")
+_TOLD = ("tensor", "sizes", "equal", "length", "keys", "has_key", "same", "distinct",
+         "same_value", "predicate")
 # modules whose classes go without saying
 _PLAIN = ("builtins", "collections", "torch")
 # of the modes of torch, those that users know
@@ -202,6 +203,7 @@ _SAID = {
     "length": "len({name}) == {value}", "has_key": "{name} has {value}",
     "lacks_key": "{name} has no {value}", "keys": "the keys of {name} are {value}",
     "same": "{name} is {value}", "distinct": "{name} is not {value}",
+    "same_value": "{name} holds what {value} holds",
     "class_version": "no attribute of class {name} was set",
     "predicate": "{value}({name})",
 }  # fmt: skip

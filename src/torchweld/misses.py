@@ -236,6 +236,8 @@ def _pair(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str
     other = f"`{place(guard.expected)}`"
     if guard.kind == "same":
         return f"{_name(guard)} and {other} were one object, are two", ""
+    if guard.kind == "same_value":
+        return f"{_name(guard)} and {other} held the same number, do not any more", ""
     return f"{_name(guard)} and {other} were two objects, are one", ""
 
 
@@ -278,6 +280,6 @@ def _predicate(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str
 _WORDS: dict[str, Words] = {
     "type": _type, "is": _identity, "is_not": _not_identity, "equal": _equal, "length": _length,
     "has_key": _has_key, "lacks_key": _lacks_key, "keys": _keys, "tensor": _tensor, "same": _pair,
-    "distinct": _pair, "class_version": _class, "state": _state, "sizes": _sizes,
-    "predicate": _predicate, "lacks_tensor": _lacks_tensor,
+    "distinct": _pair, "same_value": _pair, "class_version": _class, "state": _state,
+    "sizes": _sizes, "predicate": _predicate, "lacks_tensor": _lacks_tensor,
 }  # fmt: skip

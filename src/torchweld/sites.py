@@ -79,6 +79,7 @@ class Site:
     it had no operator. copies: whether captures may repeat calls (ADR 0017). by_data, supposes: as
     of `Varying` (ADR 0028). hooks_stay: whether hooks that the frame registers are not removed.
     promised: of the arguments of the call that is compiled. called: names of those of modules.
+    counters: as of `Varying`.
     """
 
     options: Options
@@ -105,6 +106,7 @@ class Site:
     hooks_stay: bool = False
     promised: Promised | None = None
     called: dict[Source, str] = field(default_factory=dict)
+    counters: bool = True
 
     def varying(self) -> Varying:
         """What changes from call to call, as far as that is known."""
@@ -119,7 +121,7 @@ class Site:
                        dynamic is True, dynamic is not False, learns or bool(promised or listed),
                        frozenset(self.attributes), by_data, self.supposes,
                        frozenset(() if unrolls and not self.owner else self.lengths),
-                       unrolls, promised, listed)  # fmt: skip
+                       unrolls, promised, listed, self.counters)  # fmt: skip
 
     def clear(self) -> None:
         self.late.clear()

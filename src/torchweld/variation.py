@@ -25,6 +25,8 @@ def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> Non
                 site.parts.update(changed_parts(guard, args, found))
             if isinstance(guard.expected, ClassState):
                 site.attributes.update(guard.expected.changed())
+            if guard.kind == "same_value":
+                site.counters = site.counters and _holds_same(guard, args)
             if guard.kind == "length":
                 _learn_length(site, guard, args, found)
             known = guard.expected.obj if isinstance(guard.expected, SameNumber) else guard.expected
@@ -48,6 +50,16 @@ def _learn_length(site: Site, guard: Guard, args: tuple[object, ...],
         return
     if type(now) is list and len(now) != guard.expected:
         site.lengths.add(guard.source)
+
+
+def _holds_same(guard: Guard, args: tuple[object, ...]) -> bool:
+    """Whether two counters still hold the same number, or are not there."""
+    assert guard.source is not None and isinstance(guard.expected, Source)
+    try:
+        a, b = (load(s, args) for s in (guard.source, guard.expected))
+    except Exception:
+        return True
+    return not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)) or bool(a == b)
 
 
 def changed_parts(guard: Guard, args: tuple[object, ...],

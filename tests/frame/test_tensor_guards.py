@@ -395,3 +395,38 @@ def test_without_an_inference_tensor_among_the_samples_python_is_asked():
     program = guard((*tensor_codes(torch.zeros(2)), True))
     assert program.check((inference(2),)) and not program.check((torch.zeros(2),))
     assert program.owning
+
+
+def same_values(count, size):
+    b = Builder(count)
+    b.check(Op.SAME_VALUES, obj=tuple(b.arg(i) for i in range(count)), aux=size)
+    return b.build()
+
+
+def test_values_are_the_same_bit_for_bit(reader):
+    program = same_values(3, 4)
+    one, other, third = (torch.tensor(5.0) for _ in range(3))
+    assert program.check((one, other, third))
+    for value in (6.0, -5.0):
+        third.fill_(value)
+        assert not program.check((one, other, third))
+    for x in (one, other, third):
+        x.fill_(0.0)
+    assert program.check((one, other, third))
+    other.neg_()  # -0.0 is another number to what divides by it
+    assert not program.check((one, other, third))
+
+
+def test_values_that_change_in_place_are_seen_by_settled_programs(reader):
+    program = same_values(2, 8)
+    pair = torch.tensor(1.0, dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)
+    for _ in range(20):
+        assert program.check(pair)
+        pair[0].add_(1)
+        assert not program.check(pair)
+        pair[1].add_(1)
+
+
+def test_values_need_a_number_of_bytes():
+    with pytest.raises(ValueError, match="number of bytes"):
+        same_values(2, 0)

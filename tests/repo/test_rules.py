@@ -22,6 +22,7 @@ WITH_TORCH = {
         "fake",
         "fake_checks",
         "fake_kernels",
+        "fake_lists",
         "fake_memo",
         "graph",
         "launches",

@@ -11,7 +11,7 @@ import torch
 
 from torchweld.base.errors import InternalError
 from torchweld.capture.size_guards import operand
-from torchweld.frame.program import Builder, Op, Program, torch_inference
+from torchweld.frame.program import Builder, Op, Program, tensor_codes, torch_inference
 from torchweld.ir.guard import Guard, SizeRelation
 from torchweld.ir.source import (
     Applied,
@@ -108,9 +108,11 @@ class GuardBuilder:
         late: list[Guard] = []
         for guard in self.states:
             self._state(guard)
-        for source in sorted(self.order, key=_depth):
+        depths: dict[Source, int] = {}
+        for source in sorted(self.order, key=lambda s: _depth(s, depths)):
             self._emit(source, late)
-        for guard in self._pairs(late):
+        self._values(late)
+        for guard in self._pairs([g for g in late if g.kind != "same_value"]):
             self._check(guard)
         for guard in self.relations:
             self._note(guard)
@@ -132,6 +134,20 @@ class GuardBuilder:
                            + ", ".join(s.text() for s in group)[:200])  # fmt: skip
         return [g for g in late if g.kind != "distinct"]
 
+    def _values(self, late: list[Guard]) -> None:
+        """Tensors that must hold the same are compared at once."""
+        groups: dict[object, list[Guard]] = {}
+        for guard in late:
+            if guard.kind == "same_value":
+                groups.setdefault(guard.expected, []).append(guard)
+        for first, group in groups.items():
+            sources = [first, *(g.source for g in group)]
+            self._note(group[0])
+            regs = tuple(self.registers[s] for s in sources)  # type: ignore[index]
+            spec = next(g for g in self.by_source[first]  # type: ignore[index]
+                        if g.kind == "tensor").expected  # fmt: skip
+            self.out.check(Op.SAME_VALUES, obj=regs, aux=_bytes_of(spec), why=group[0])
+
     def register(self, source: Source) -> int:
         return self.registers[source]
 
@@ -152,7 +168,7 @@ class GuardBuilder:
         for guard in mine:
             if guard in of_dict or (_is_dict_item(source) and guard.kind in _STABLE):
                 continue
-            if guard.kind in _OF_TWO:
+            if guard.kind in _OF_TWO or guard.kind == "same_value":
                 late.append(guard)
             else:
                 self._check(guard)
@@ -214,6 +230,14 @@ class GuardBuilder:
         self.out.check(op_of, reg, guard.expected, why=guard)
 
 
+def _bytes_of(spec: object) -> int:
+    """The bytes of an element, by the guard of a tensor of floats."""
+    assert isinstance(spec, tuple)
+    kinds = (torch.empty((), dtype=t, device="cpu") for t in _FLOATS)
+    return next(x.itemsize for x in kinds if tensor_codes(x)[1] == spec[1])
+
+
+_FLOATS = (torch.float32, torch.float64)  # that counters.py compares
 # guards about what is found at two sources
 _OF_TWO = {"same": Op.SAME, "distinct": Op.DISTINCT, "lacks_tensor": Op.LACKS_KEYED}
 _CHECKS = {
@@ -324,12 +348,13 @@ def _is_dict_item(source: Source) -> bool:
     return isinstance(source, Item) and not source.sequence
 
 
-def _depth(source: Source) -> int:
-    n = 0
-    base = getattr(source, "base", None)
-    while base is not None:
-        n += 1
+def _depth(source: Source, known: dict[Source, int]) -> int:
+    """How many steps lead to a value. known: of the sources that were asked for."""
+    found = known.get(source)
+    if found is None:
+        base = getattr(source, "base", None)
+        found = 0 if base is None else 1 + _depth(base, known)
         if isinstance(source, Keyed):
-            return n + max(_depth(base), _depth(source.key))
-        source, base = base, getattr(base, "base", None)
-    return n
+            found = max(found, 1 + _depth(source.key, known))
+        known[source] = found
+    return found

@@ -11,14 +11,14 @@ import functools
 import math
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch.fx import Graph, Node
 
-from torchweld.base.errors import GraphBreak
-from torchweld.capture import polyfills
+from torchweld.capture import counters, polyfills
+from torchweld.capture.counters import added_before, constant_of, not_known
 from torchweld.capture.fx_build import unknown
 from torchweld.capture.late import LEAF, Decided, LateNumber, evaluated
 from torchweld.capture.session import Capture
@@ -63,7 +63,7 @@ def item(cap: Capture, args: list[Value], kwargs: dict[str, Value], cont: Cont |
         return
     if not x.fake.is_floating_point() or builder.bodies or builder.graph is not builder.root:
         raise refuse("W102", "Tensor.item", cap.loc())
-    cap.deliver(builder.item(x, cap.loc()), cont)
+    cap.deliver(counters.read(cap, x), cont)
 
 
 def whole_item(cap: Capture, args: list[Value], kwargs: dict[str, Value],
@@ -265,6 +265,13 @@ def _computed(cap: Capture, fn: Callable[..., float], args: tuple[Value, ...]) -
     operands = [_operand(cap, x) for x in args]
     if None in operands:
         return None
+    if cap.builder.graph is not cap.builder.root:
+        return _new(cap, fn, args, operands)
+    return counters.computed(cap, fn, tuple(operands), lambda: _new(cap, fn, args, operands))
+
+
+def _new(cap: Capture, fn: Callable[..., float], args: tuple[Value, ...],
+         operands: list[Node | float | None]) -> GraphNumber:  # fmt: skip
     node = _node(cap, cap.builder.graph.call_function(fn, tuple(operands)))
     made = GraphNumber(node, fn, args, functools.partial(unknown, cap.loc()))
     if fn in _PARTIAL and not in_optimizer(cap):
@@ -316,7 +323,7 @@ def number_decide(cap: Capture, fn: Callable[..., bool], a: Value, b: Value) -> 
     if not sources:
         return bool(evaluated(tree, SAMPLE))
     if len(sources) != 1:
-        raise _not_known(cap)
+        raise not_known(cap)
     (source,) = sources
     real = cap.builder.reals[id(cap.builder.tensors[source])]
     answer = bool(evaluated(tree, real.item()))
@@ -372,10 +379,6 @@ _LIMITS: dict[Any, tuple[Callable[[Any], bool], Callable[[Any], bool]]] = {
 _COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
 
 
-def _not_known(cap: Capture) -> GraphBreak:
-    return refuse("W101", "the value is known only when the graph runs", cap.loc())
-
-
 def _tree(cap: Capture, x: Value, sources: set[Source]) -> Any:
     """How a number is made of the value of a tensor, as nested tuples."""
     if not isinstance(x, GraphNumber):
@@ -384,34 +387,24 @@ def _tree(cap: Capture, x: Value, sources: set[Source]) -> Any:
         return x.fn, tuple(_tree(cap, a, sources) for a in x.args)
     (tensor,) = x.args
     assert isinstance(tensor, TensorValue)
-    made = _constant_of(tensor)
+    made = constant_of(tensor)
     if made is None and (tensor.source is None or tensor.fake.device.type != "cpu" or (
             cap.builder.reals[id(tensor)].numel() != 1)):  # fmt: skip
-        raise _not_known(cap)
+        raise not_known(cap)
     if made is None:
         assert tensor.source is not None
         sources.add(tensor.source)
-    return _changed_leaf(cap, tensor, x.node, made)
+    return _changed_leaf(cap, tensor, x.node, made, x.added)
 
 
-def _changed_leaf(cap: Capture, tensor: TensorValue, until: Node | None, made: Any = None) -> Any:
+def _changed_leaf(cap: Capture, tensor: TensorValue, until: Node | None, made: Any = None,
+                  added: Sequence[float] | None = None) -> Any:  # fmt: skip
     """The value of a tensor before a node, as nested tuples. made: what it began with, if not with
-    what is found outside."""
+    what is found outside. added: what the frame has added to it by then, if that is known."""
     tree: Any = LEAF if made is None else made
-    for change in _changes(cap, tensor, until):
+    for change in added_before(cap, tensor, until) if added is None else added:
         tree = (_Rounded(tensor.fake.dtype), ((operator.add, (tree, change)),))
     return tree
-
-
-def _constant_of(tensor: TensorValue) -> float | None:
-    """The number that a tensor was made with in the frame; None if it was not made of one."""
-    node = tensor.node
-    if node.target in (torch.tensor, torch.as_tensor) and type(node.args[0]) in (int, float):
-        return float(node.args[0])  # type: ignore[arg-type]
-    return _FILLED.get(node.target) if not tensor.fake.dim() else None
-
-
-_FILLED: dict[Any, float] = {torch.zeros: 0.0, torch.ones: 1.0}
 
 
 class _Rounded:
@@ -431,44 +424,6 @@ class _Rounded:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Rounded) and other.dtype is self.dtype
-
-
-def _changes(cap: Capture, tensor: TensorValue, until: Node | None) -> list[float]:
-    """What the frame has added to a tensor before a node, or so far. Errors: GraphBreak W101 if it
-    was changed in another way."""
-    added: list[float] = []
-    found = until_then = 0
-    for user in tensor.node.users:  # in the order of the graph
-        if user is until:
-            until_then = found
-        elif _writes(user, tensor.node):
-            added.append(_added(cap, user))
-            found += 1
-    if found != cap.builder.mode.writes.count(memory_of(tensor.fake)):
-        raise _not_known(cap)
-    return added if until is None else added[:until_then]
-
-
-def _writes(node: Node, x: Node) -> bool:
-    """Whether an operator changes its operand x."""
-    first = node.args[0]
-    if x is not first and not (isinstance(first, list | tuple) and x in first):
-        return False
-    name = str(getattr(node.target, "__name__", node.target))
-    return node.target is operator.iadd or (name.endswith("_") and not name.endswith("__"))
-
-
-def _added(cap: Capture, node: Node) -> float:
-    """The number that an in-place operator adds."""
-    name = str(getattr(node.target, "__name__", node.target))
-    if name not in ("iadd", "add_", "_foreach_add_") or len(node.args) != 2:
-        raise _not_known(cap)
-    value, alpha = node.args[1], node.kwargs.get("alpha", 1)
-    if isinstance(value, Node) and value.target is torch.tensor and len(value.args) == 1:
-        value = value.args[0]
-    if not isinstance(value, int | float) or not isinstance(alpha, int | float):
-        raise _not_known(cap)
-    return float(value * alpha)
 
 
 class Writer(Protocol):

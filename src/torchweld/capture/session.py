@@ -182,7 +182,7 @@ class Capture:
     slices: calls that may be repeated (slices.py); None for a capture that repeats none. For their
     sake: what was changed, what was looked at and from where, in order; how often an answer
     depended on an object in a way that no guard shows.
-    copies: whether calls may be repeated at all.
+    copies: whether calls may be repeated at all. counters: see counters.py.
     grads: tensors whose `.grad` the frame assigned, with what it is now, by the id of the value.
     backwards: how many backwards the frame has run.
     pure: ages from which on objects may be changed, innermost last. until: as long as what is known
@@ -205,6 +205,7 @@ class Capture:
     ids: dict[int, Value]
     later: dict[int, int]
     tensor_attrs: dict[tuple[int, str], tuple[TensorValue, Value]]
+    counters: dict[Any, Any]
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -215,8 +216,7 @@ class Capture:
         self.builder.on_risk, self.builder.on_data = self.note_risk, self.note_data
         self.guards: dict[tuple[object, ...], Guard] = {}
         self.objects: dict[int, Value] = {}
-        self.kept: list[object] = []
-        self.pinned: dict[int, Pinned] = {}
+        self.kept, self.pinned = list[object](), dict[int, Pinned]()
         self.private = Private()
         self.changed: dict[Mutable, None] = {}
         self.marked: list[Mutable] = []
@@ -264,7 +264,7 @@ class Capture:
         self.parts: dict[int, Value] = {}  # exception groups of which others are parts, by their id
         self.generators: dict[int, Any] = {}  # of random numbers, by the id of the real one
         self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
-        self.ids, self.later, self.tensor_attrs = {}, {}, {}
+        self.ids, self.later, self.tensor_attrs, self.counters = {}, {}, {}, {}
         self.devices_before, self.hooks_stay, self.released = 0, False, False
 
     # -------------------------------------------------------------- locations

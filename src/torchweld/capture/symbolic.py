@@ -63,7 +63,8 @@ class Varying:
     by_data: whether sizes that only the data decides are captured; supposes: and whether more may
     be supposed of them than is known. lengths: of lists. unrolls: whether loops that run as often
     as a number says that varies are unrolled for each. promised: what was said of the
-    arguments. listed: inputs that somebody has listed.
+    arguments. listed: inputs that somebody has listed. counters: whether those that hold the
+    same are supposed to do so in the next call.
     """
 
     numbers: frozenset[Source] = frozenset()
@@ -78,6 +79,7 @@ class Varying:
     unrolls: bool = True
     promised: Promised | None = None
     listed: Listed | None = None
+    counters: bool = True
 
 
 def is_varying(x: object) -> bool:

@@ -36,6 +36,9 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        # what gets to torch's memo is what ours does not know and is seldom asked twice; its keys
+        # cost as much as many kernels
+        self.cache_enabled = False
         self.written: set[int] = set()
         self.draws = 0
         self.closed: Callable[[], Loc] | None = None

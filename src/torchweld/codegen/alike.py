@@ -7,11 +7,28 @@ which they are met, so a key is as long as the kernel has distinct scalars.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from torchweld.ir.expr import Expr, Ind, Int, Sym, atoms, rewrite
 from torchweld.ir.loop import Buffer, Const, Index, Load, Nest, Op, Scalar, walk
 from torchweld.ir.plan import Kernel
 
 Key = tuple[object, ...]
+Printed = TypeVar("Printed")
+# key -> what is printed of such kernels, from whatever graph it was met in first
+_TEXTS: dict[Key, Any] = {}
+_MOST_TEXTS = 5_000
+
+
+def printed(key: Key, print_it: Callable[..., Printed], *given: object) -> Printed:
+    """What is printed of a kernel with this key: of the first one that is met."""
+    found: Printed | None = _TEXTS.get(key)
+    if found is None:
+        if len(_TEXTS) >= _MOST_TEXTS:
+            _TEXTS.clear()
+        found = _TEXTS[key] = print_it(*given)
+    return found
 
 
 def key_of(k: Kernel) -> Key:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from torchweld.codegen.alike import Key, key_of
+from torchweld.codegen.alike import key_of, printed
 from torchweld.codegen.cpp_index import memory_bytes
 from torchweld.codegen.cpp_kernel import print_kernel
 from torchweld.codegen.launch import Assembler
@@ -32,11 +31,6 @@ CXX_FLAGS = (
 STREAM_RESULT = 4 << 20  # bytes from which a result is written past the caches
 STREAM_TEMP = 16 << 20  # a temporary is read again soon: only what no cache holds
 
-
-# key -> the text of such kernels, from whatever graph it was met in first
-_TEXTS: dict[Key, Any] = {}
-_MOST_TEXTS = 5_000
-Printed = TypeVar("Printed", str, Artifact)
 
 
 def generate(plan: Plan) -> Program:
@@ -73,20 +67,10 @@ def _tiled(plan: Plan) -> dict[str, Artifact]:
         if isinstance(s, Bundle):
             made = _triton("triton_bundle").print_bundle(s).artifact()
         elif isinstance(s, Kernel) and s.tile is not None:
-            made = _printed(key_of(s), _tiled_text, s)
+            made = printed(key_of(s), _tiled_text, s)
         else:
             continue
         found[s.name] = known.setdefault(made, made)
-    return found
-
-
-def _printed(key: Key, print_it: Callable[..., Printed], *given: object) -> Printed:
-    """The text of a kernel with this key, printed when it is met first."""
-    found: Printed | None = _TEXTS.get(key)
-    if found is None:
-        if len(_TEXTS) >= _MOST_TEXTS:
-            _TEXTS.clear()
-        found = _TEXTS[key] = print_it(*given)
     return found
 
 
@@ -129,7 +113,7 @@ def _functions(plan: Plan) -> tuple[dict[str, str], str]:
             continue
         past = streamed & frozenset(k.args)
         key = (key_of(k), tuple(b in past for b in k.args))
-        text = _printed(key, _cpp_text, k, past)
+        text = printed(key, _cpp_text, k, past)
         if text not in known:
             known[text] = _identifier(k.name, known)
             parts += ["", *_comment(k), text.replace("@", known[text], 1)]

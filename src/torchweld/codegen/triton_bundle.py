@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from torchweld.codegen.alike import key_of, printed
 from torchweld.codegen.tiles import blocks_of, tiled
 from torchweld.codegen.triton_kernel import TilePrinter, TritonKernel
 from torchweld.ir.loop import Buffer
@@ -56,12 +57,9 @@ def print_bundle(bundle: Bundle) -> TritonKernel:
     names = {b: f"t{i}" for i, b in enumerate(bundle.args)}
     parts: dict[object, _Part] = {}
     types: dict[Buffer, str] = {}
-    printers = [TilePrinter(tiled(k), part=True) for k in bundle.kernels]
-    made = [p.kernel() for p in printers]
-    for k, printer, one in zip(bundle.kernels, printers, made, strict=True):
-        kinds = [printer.parameter(b) for b in k.args]
+    made = [printed(("part", key_of(k)), _alone, k) for k in bundle.kernels]
+    for k, (one, kinds, total, masked) in zip(bundle.kernels, made, strict=True):
         types |= dict(zip(k.args, kinds, strict=True))
-        total, masked = printer.tiled.total.value, printer.tiled.masked
         # a branch chooses between pointers of one type; masks whose end is a multiple of 16
         # elements cover whole accesses
         key = one.text, *kinds, masked and total % 16 == 0
@@ -70,8 +68,17 @@ def print_bundle(bundle: Bundle) -> TritonKernel:
     lines = [f"def @({', '.join(names.values())}):", "    b = tl.program_id(0)"]
     lines += _branches(list(parts.values()))
     texts = tuple(p.text.replace("@", p.name, 1) for p in parts.values())
-    options = _options(bundle.kernels, made, " ".join(types[b] for b in names))
+    options = _options(bundle.kernels, [x[0] for x in made], " ".join(types[b] for b in names))
     return TritonKernel("bundle", "\n".join(lines) + "\n", options, texts)
+
+
+def _alone(k: Kernel) -> tuple[TritonKernel, tuple[str, ...], int, bool]:
+    """The text of one kernel as a part, the types of its pointers, how many points it has, and
+    whether they are masked."""
+    printer = TilePrinter(tiled(k), part=True)
+    made = printer.kernel()
+    kinds = tuple(printer.parameter(b) for b in k.args)
+    return made, kinds, printer.tiled.total.value, printer.tiled.masked
 
 
 def _options(

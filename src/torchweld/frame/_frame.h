@@ -127,6 +127,7 @@ typedef struct {
 enum { TW_OK = 0, TW_FAIL = 1, TW_RESTART = 2 };
 typedef int (*TwOpFn)(TwRun *run, const TwInstr *in);
 int tw_op_sizes(TwRun *run, const TwInstr *in);
+int tw_op_same_values(TwRun *run, const TwInstr *in);
 
 enum {
     TW_SRC = 1,         /* reads register src */
@@ -152,6 +153,7 @@ enum {
     TW_OP_KEYS, TW_OP_SAME, TW_OP_DISTINCT, TW_OP_TENSOR, TW_OP_PREDICATE, TW_OP_INT_RANGE,
     TW_OP_TYPE_VERSION, TW_OP_DICT_UNCHANGED, TW_OP_ALL_DISTINCT, TW_OP_STATE,
     TW_OP_APPLY, TW_OP_SIZES, TW_OP_ITEM_KEYED, TW_OP_LACKS_KEYED, TW_OP_REDUCE,
+    TW_OP_SAME_VALUES,
     TW_N_OPS
 };
 

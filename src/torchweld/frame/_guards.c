@@ -244,7 +244,7 @@ free_instr(TwInstr *in)
     if (in->op == TW_OP_SIZES) {
         tw_sizes_free(in->u.sizes);
     }
-    if (in->op == TW_OP_ALL_DISTINCT) {
+    if (in->op == TW_OP_ALL_DISTINCT || in->op == TW_OP_SAME_VALUES) {
         PyMem_Free(in->u.regs);
     }
     Py_CLEAR(in->obj);

@@ -580,5 +580,6 @@ const TwOp TW_OPS[TW_N_OPS] = {
     [TW_OP_SIZES] = {"SIZES", tw_op_sizes, TW_OBJ},
     [TW_OP_ITEM_KEYED] = {"ITEM_KEYED", op_item_keyed, TW_SRC | TW_DST | TW_AUX_REG},
     [TW_OP_LACKS_KEYED] = {"LACKS_KEYED", op_lacks_keyed, TW_SRC | TW_AUX_REG},
+    [TW_OP_SAME_VALUES] = {"SAME_VALUES", tw_op_same_values, TW_OBJ},
     [TW_OP_REDUCE] = {"REDUCE", op_reduce, TW_SRC | TW_DST},
 };

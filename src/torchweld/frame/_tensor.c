@@ -233,6 +233,7 @@ find_symbols(const char *path)
         {"aoti_torch_get_dim", &tw_shim.dim},
         {"aoti_torch_get_sizes", &tw_shim.sizes},
         {"aoti_torch_get_strides", &tw_shim.strides},
+        {"aoti_torch_get_data_ptr", &tw_shim.data},
         {"aoti_torch_layout_strided", &strided},
     };
 

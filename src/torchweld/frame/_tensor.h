@@ -17,11 +17,13 @@ typedef struct {
 typedef int32_t (*GetInt32)(void *, int32_t *);
 typedef int32_t (*GetInt64)(void *, int64_t *);
 typedef int32_t (*GetArray)(void *, int64_t **);
+typedef int32_t (*GetData)(void *, void **);
 
 typedef struct {
     GetInt32 dtype, device_type, device_index, layout;
     GetInt64 dim;
     GetArray sizes, strides;
+    GetData data;
     bool (*requires_grad)(const void *impl);
     bool (*is_inference)(const void *tensor);
     getter requires_grad_getter;

@@ -180,3 +180,52 @@ tw_tensor_matches(const TwTensorSpec *s, PyObject *tensor)
     }
     return ok;
 }
+
+/* --- values ------------------------------------------------------------------------------- */
+
+static bool
+reads_by_shim(PyObject *tensor)
+{
+    return tw_shim.enabled && tw_tensor_is_plain(Py_TYPE(tensor));
+}
+
+/* Where the elements of a tensor on the CPU begin; NULL with an exception, or without one if it
+   has none. */
+static const void *
+elements_of(PyObject *tensor)
+{
+    void *data = NULL;
+    PyObject *address;
+
+    if (reads_by_shim(tensor)) {
+        return tw_shim.data((char *)tensor + tw_shim.offset, &data) == 0 ? data : NULL;
+    }
+    address = PyObject_CallMethod(tensor, "data_ptr", NULL);
+    data = address == NULL ? NULL : PyLong_AsVoidPtr(address);
+    Py_XDECREF(address);
+    return data;
+}
+
+/* Whether the first `aux` bytes of tensors on the CPU are the same: their guards have made sure
+   that they have so many. */
+int
+tw_op_same_values(TwRun *run, const TwInstr *in)
+{
+    int32_t n = in->u.regs[0];
+    const int32_t *regs = in->u.regs + 2;
+    const void *first = NULL, *data;
+
+    for (int32_t i = 0; i < n; i++) {
+        PyObject *tensor = run->regs[regs[i]];
+        if (!run->owning && !reads_by_shim(tensor)) {
+            return TW_RESTART;
+        }
+        data = elements_of(tensor);
+        if (data == NULL || (first != NULL && memcmp(first, data, (size_t)in->aux) != 0)) {
+            PyErr_Clear();
+            return TW_FAIL;
+        }
+        first = data;
+    }
+    return TW_OK;
+}

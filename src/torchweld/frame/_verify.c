@@ -1,5 +1,5 @@
 /* Reads the instructions of a program and refuses what could not be run safely. */
-#include "_frame.h"
+#include "_tensor.h"
 
 static int
 refuse(Py_ssize_t at, const char *why)
@@ -144,6 +144,11 @@ check_operands(TwProgram *p, Py_ssize_t at)
         return PyType_Check(in->obj) ? set_type_tag(at, in) : refuse(at, "obj is not a class");
     case TW_OP_STATE:
         return set_state(at, in);
+    case TW_OP_SAME_VALUES:
+        if (in->aux <= 0 || tw_tensor_base() == NULL) {
+            return refuse(at, "aux is no number of bytes, or torch_init was not called");
+        }
+        /* fall through */
     case TW_OP_ALL_DISTINCT:
         return PyTuple_Check(in->obj) ? set_distinct(p, at, in) : refuse(at, "obj is not a tuple");
     default:

@@ -75,6 +75,7 @@ class Op(IntEnum):
     ITEM_KEYED = 29
     LACKS_KEYED = 30
     REDUCE = 31
+    SAME_VALUES = 32
 
     @property
     def is_access(self) -> bool:

@@ -36,8 +36,15 @@ class Group:
     reads: dict[Buffer, list[Member]] = field(default_factory=dict)
     writes: dict[Buffer, list[Member]] = field(default_factory=dict)
     alone: bool = False  # runs in an order of its own: takes no other nest
-    bytes: int = 0  # of all elements that the group touches
     scores: dict[Sym, float] = field(default_factory=dict)  # contiguous traffic along each axis
+    counted: int | None = None  # `bytes`, if somebody has asked
+
+    @property
+    def bytes(self) -> int:
+        """Of all elements that the group touches."""
+        if self.counted is None:
+            self.counted = _touched(self)
+        return self.counted
 
     @property
     def device(self) -> str:
@@ -87,7 +94,7 @@ def index_members(g: Group) -> None:
         g.writes.setdefault(m.nest.out, []).append(m)
         if m.nest.mode != "set":
             g.reads.setdefault(m.nest.out, []).append(m)
-    g.bytes = _touched(g)
+    g.counted = None
 
 
 def _touched(g: Group) -> int:

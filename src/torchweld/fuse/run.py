@@ -25,9 +25,10 @@ from torchweld.fuse.split import split_reductions
 from torchweld.fuse.target import Machine, reaches
 from torchweld.fuse.targets import machine_of
 from torchweld.fuse.tidy import drop_copies, drop_dead, share_equal
+from torchweld.fuse.twins import find_twins, renamed, with_twins
 from torchweld.ir.loop import Buffer, Extern, LoopGraph, Nest
 from torchweld.ir.loop_verify import verify
-from torchweld.ir.plan import Plan, Step
+from torchweld.ir.plan import Kernel, Plan, Step
 
 GraphPass = Callable[[LoopGraph], LoopGraph]
 DEFAULT = Config()
@@ -67,13 +68,30 @@ def fuse(g: LoopGraph, cfg: Config) -> Plan:
     """
     notes: list[Refusal] = []
     _check_devices(g)
+    if g.sizes or "twins" in cfg.skip:
+        return schedule(_passed(g, cfg, notes), cfg, notes)
+    first, early = find_twins(g, final=False)
+    passed = _passed(first, cfg, notes)
+    kept = renamed(early, first, passed)
+    if kept is None:
+        return schedule(_passed(g, cfg, notes), cfg, notes)
+    rest, late = find_twins(passed, final=True)
+    steps = kernels(rest, cfg, notes)
+    ready = [(t, _passed(t.graph, cfg, notes)) for t in kept] + [(t, t.graph) for t in late]
+    for twins, one in ready:
+        made = [k for k in kernels(one, cfg, notes) if isinstance(k, Kernel)]
+        steps += twins.copies(made, len(steps))
+    return placed(with_twins(rest, (passed, g), (*kept, *late)), steps, cfg, notes)
+
+
+def _passed(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> LoopGraph:
     for name, step in passes(notes, cfg):
         if name in cfg.skip:
             continue
         g = step(g)
         if cfg.verify:
             verify(g)
-    return schedule(g, cfg, notes)
+    return g
 
 
 def _check_devices(g: LoopGraph) -> None:
@@ -87,7 +105,11 @@ def _check_devices(g: LoopGraph) -> None:
 
 def schedule(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> Plan:
     """The kernels of a graph whose nests are final."""
-    whole = g
+    return placed(g, kernels(g, cfg, notes), cfg, notes)
+
+
+def kernels(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> list[Step]:
+    """The kernels and calls of a graph whose nests are final, in order."""
     machine = machine_of(cfg)
     if not all(has_points(n) for n in g.nodes):
         g = replace(g, nodes=tuple(n for n in g.nodes if has_points(n)))
@@ -99,11 +121,16 @@ def schedule(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> Plan:
         items = merge_groups(items, predecessors(analyse(g)), notes, machine)
     if "recompute" not in cfg.skip:
         items = recompute_apart(g, items, lambda x: machine(x.device).recompute)
-    steps = _steps(g, items, machine)
+    return _steps(g, items, machine)
+
+
+def placed(g: LoopGraph, steps: list[Step], cfg: Config, notes: list[Refusal]) -> Plan:
+    """The steps that compute a graph, small ones in bundles, with memory for temporaries."""
+    machine = machine_of(cfg)
     if "bundle" not in cfg.skip:
         steps = bundle_small(steps, machine)
     memory = plan_memory(g, steps, machine)
-    return Plan(whole, memory.steps, memory.slots, memory.fresh, memory.arena_bytes, tuple(notes),
+    return Plan(g, memory.steps, memory.slots, memory.fresh, memory.arena_bytes, tuple(notes),
                 memory.device, memory.align)  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorExcep
 
 from torchweld.ir.fake_checks import check_dim, left_to_eager, outs_of
 from torchweld.ir.fake_kernels import dividing, resized
+from torchweld.ir.fake_lists import changes_no_looks, writes_lists
 from torchweld.ir.fake_memo import remembered
 from torchweld.ir.nested import tensors_in
 from torchweld.ir.predicted import anew, below_functionalization, real_strides
@@ -26,6 +27,8 @@ from torchweld.ir.run_time_float import with_samples
 # what Python takes apart into many operators, where one kernel of ATen is better
 _WHOLE = frozenset((torch.ops.aten.upsample_bicubic2d.default,
                     torch.ops.aten._upsample_bicubic2d_aa.default))  # fmt: skip
+_DEVICE = torch.ops.prim.device.default
+_META = torch.device("meta")
 
 
 def whole(target: object) -> Any:
@@ -59,6 +62,9 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
         return super().from_tensor(tensor, **options)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # two of three questions
+            x = args[0]
+            return _META if x.fake_mode.in_kernel_invocation else x.fake_device
         return self.dispatch(func, types, args, kwargs)
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,6 +77,8 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
         why = left_to_eager(func, args, kwargs)
         if why is not None:
             raise UnsupportedFakeTensorException(why)
+        if writes_lists(func) and changes_no_looks(args, kwargs):
+            return None
         self._keep_shapes(func, types, args, kwargs)
         out: Any = resized(self, func, args)
         if out is NotImplemented:

@@ -24,6 +24,7 @@ KINDS: dict[str, str] = {
     "keys": "the tuple of all keys of the dict, in order",
     "tensor": "the metadata tuple of frame.program.tensor_codes, None where any value passes",
     "same": "the Source of a value that is the same object",
+    "same_value": "the Source of a tensor on the CPU that holds the same, bit for bit",
     "distinct": "the Source of a value that is a different object",
     "class_version": "a ClassState: nothing was assigned in the class or its bases since capture",
     "state": "(nullary callable, result): interpreter or torch state",

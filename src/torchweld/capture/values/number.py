@@ -45,9 +45,10 @@ class GraphNumber(Const):
     """A float that the graph computes as fn(*args), or reads of the tensor args[0] if fn is None.
 
     Reading `obj` breaks the graph, for the reason that `unknown` gives: who asks needs it now.
+    added: what the frame had added to the tensor when it was read, if that was looked up then.
     """
 
-    __slots__ = ("args", "fn", "node", "unknown")
+    __slots__ = ("added", "args", "fn", "node", "unknown")
 
     def __init__(self, node: Node, fn: Callable[..., float] | None, args: tuple[Value, ...],
                  unknown: Callable[[], Exception]) -> None:  # fmt: skip
@@ -56,6 +57,7 @@ class GraphNumber(Const):
         self.fn = fn
         self.args = args
         self.unknown = unknown
+        self.added: tuple[float, ...] | None = None
 
     @property
     def obj(self) -> object:  # type: ignore[override]
