@@ -50,7 +50,8 @@ class Setting:
 def _default_states() -> tuple[Any, ...]:
     """The states of the generators that operators draw from which are given none."""
     first = torch.get_rng_state()
-    return (first, torch.cuda.get_rng_state()) if torch.cuda.is_initialized() else (first,)  # type: ignore[no-untyped-call]
+    on_gpu: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return (first, torch.cuda.get_rng_state()) if on_gpu else (first,)
 
 
 def _set_default_states(states: tuple[Any, ...]) -> None:

@@ -100,8 +100,8 @@ def change(setter: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | N
 
 def _matters(setter: Any) -> bool:
     """Whether an operator may look at a setting: not at those of a library that is not there."""
-    said = repr(setter)
-    return torch.backends.cuda.is_built() or not any(n in said for n in ("cudnn", "cublas", "cuda"))  # type: ignore[no-untyped-call]
+    there: bool = torch.backends.cuda.is_built()  # type: ignore[no-untyped-call]
+    return there or not any(n in repr(setter) for n in ("cudnn", "cublas", "cuda"))
 
 
 def precision(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
