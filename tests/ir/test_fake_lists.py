@@ -6,7 +6,7 @@ from torch import empty
 
 from torchweld.ir import fake
 from torchweld.ir.fake import FakeMode
-from torchweld.ir.fake_lists import changes_no_looks
+from torchweld.ir.fake_checks import changes_no_looks
 
 
 def floats(*shapes, **kind):

@@ -22,7 +22,6 @@ WITH_TORCH = {
         "fake",
         "fake_checks",
         "fake_kernels",
-        "fake_lists",
         "fake_memo",
         "graph",
         "launches",

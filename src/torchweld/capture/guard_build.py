@@ -237,7 +237,7 @@ def _bytes_of(spec: object) -> int:
     return next(x.itemsize for x in kinds if tensor_codes(x)[1] == spec[1])
 
 
-_FLOATS = (torch.float32, torch.float64)  # that counters.py compares
+_FLOATS = (torch.float32, torch.float64)  # that numbers.py compares
 # guards about what is found at two sources
 _OF_TWO = {"same": Op.SAME, "distinct": Op.DISTINCT, "lacks_tensor": Op.LACKS_KEYED}
 _CHECKS = {

@@ -182,7 +182,7 @@ class Capture:
     slices: calls that may be repeated (slices.py); None for a capture that repeats none. For their
     sake: what was changed, what was looked at and from where, in order; how often an answer
     depended on an object in a way that no guard shows.
-    copies: whether calls may be repeated at all. counters: see counters.py.
+    copies: whether calls may be repeated at all. counters: see numbers.py.
     grads: tensors whose `.grad` the frame assigned, with what it is now, by the id of the value.
     backwards: how many backwards the frame has run.
     pure: ages from which on objects may be changed, innermost last. until: as long as what is known

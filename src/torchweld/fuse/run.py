@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -25,8 +26,7 @@ from torchweld.fuse.split import split_reductions
 from torchweld.fuse.target import Machine, reaches
 from torchweld.fuse.targets import machine_of
 from torchweld.fuse.tidy import drop_copies, drop_dead, share_equal
-from torchweld.fuse.twins import find_twins, renamed, with_twins
-from torchweld.ir.loop import Buffer, Extern, LoopGraph, Nest
+from torchweld.ir.loop import Buffer, Extern, LoopGraph, Nest, written_inputs
 from torchweld.ir.loop_verify import verify
 from torchweld.ir.plan import Kernel, Plan, Step
 
@@ -68,20 +68,26 @@ def fuse(g: LoopGraph, cfg: Config) -> Plan:
     """
     notes: list[Refusal] = []
     _check_devices(g)
-    if g.sizes or "twins" in cfg.skip:
+    if g.sizes or "twins" in cfg.skip or len(written_inputs(g)) < _UPDATED:
         return schedule(_passed(g, cfg, notes), cfg, notes)
-    first, early = find_twins(g, final=False)
+    found = importlib.import_module("torchweld.fuse.twins")  # which few graphs need
+    first, early = found.find_twins(g, final=False)
     passed = _passed(first, cfg, notes)
-    kept = renamed(early, first, passed)
+    kept = found.renamed(early, first, passed)
     if kept is None:
         return schedule(_passed(g, cfg, notes), cfg, notes)
-    rest, late = find_twins(passed, final=True)
+    rest, late = found.find_twins(passed, final=True)
     steps = kernels(rest, cfg, notes)
     ready = [(t, _passed(t.graph, cfg, notes)) for t in kept] + [(t, t.graph) for t in late]
     for twins, one in ready:
         made = [k for k in kernels(one, cfg, notes) if isinstance(k, Kernel)]
         steps += twins.copies(made, len(steps))
-    return placed(with_twins(rest, (passed, g), (*kept, *late)), steps, cfg, notes)
+    whole = found.with_twins(rest, (passed, g), (*kept, *late))
+    return placed(whole, steps, cfg, notes)
+
+
+# inputs that four updates of two write to: with fewer there are no twins
+_UPDATED = 8
 
 
 def _passed(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> LoopGraph:

@@ -15,9 +15,14 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
 
-from torchweld.ir.fake_checks import check_dim, left_to_eager, outs_of
+from torchweld.ir.fake_checks import (
+    changes_no_looks,
+    check_dim,
+    left_to_eager,
+    outs_of,
+    writes_lists,
+)
 from torchweld.ir.fake_kernels import dividing, resized
-from torchweld.ir.fake_lists import changes_no_looks, writes_lists
 from torchweld.ir.fake_memo import remembered
 from torchweld.ir.nested import tensors_in
 from torchweld.ir.predicted import anew, below_functionalization, real_strides
