@@ -240,3 +240,16 @@ def test_an_object_that_is_returned_twice_is_one_object():
 
     a, b, c = torchweld.compile(fn)(leaf(2, 3))
     assert a is b and a is not c
+
+
+def test_asking_for_the_history_of_a_view_from_no_grad_that_was_written_is_a_break():
+    def fn(x):
+        with torch.no_grad():
+            view = x.view(-1)
+            x[0], x[1] = x[1], x[0]
+            return view.detach() * 2, view.is_leaf
+
+    torchweld.reset()
+    torchweld.compile(fn)(torch.ones(4, 6, requires_grad=True) * 1)  # eager raises
+    counts = torchweld.statistics()
+    assert (counts["breaks"], counts["internal_errors"]) == (1, 0)

@@ -29,7 +29,7 @@ def oddity(x: torch.Tensor) -> str | None:
         return "is quantized" if x.is_quantized else f"has layout {x.layout}"
     if x.is_nested or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return "is nested or wrapped by a transform"
-    if x._is_view() and _lost_history(x):
+    if lost_history(x):
         return "is a view of no_grad, written since"
     if x.is_neg() or x.is_conj():
         return "has the negative or conjugate bit set"
@@ -40,10 +40,12 @@ def oddity(x: torch.Tensor) -> str | None:
     return None
 
 
-def _lost_history(view: torch.Tensor) -> bool:
+def lost_history(x: torch.Tensor) -> bool:
     """Whether autograd cannot say any more what a view was computed from: it raises."""
+    if not x._is_view():
+        return False
     try:
-        view.is_leaf  # noqa: B018
+        x.is_leaf  # noqa: B018
     except RuntimeError:
         return True
     return False

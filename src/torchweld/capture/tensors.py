@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchweld.base.errors import GraphBreak
+from torchweld.capture.argument_kinds import lost_history
 from torchweld.capture.attrs import from_python, mro_lookup, watch_method
 from torchweld.capture.grads import grad_of
 from torchweld.capture.instances import MISSING
@@ -96,6 +97,8 @@ def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None)
         cap.deliver(grad_of(cap, obj), cont)
         return
     real = cap.builder.reals.get(id(obj))
+    if lost_history(obj.fake):
+        raise refuse("W107", f"Tensor.{name} of a view of no_grad, written since", cap.loc())
     if name == "is_leaf" and (real is not None or obj.fake.is_leaf):
         cap.deliver(Const(obj.fake.is_leaf), cont)
         return
