@@ -37,7 +37,39 @@ def deterministic():
         torch.use_deterministic_algorithms(False)
 
 
+@contextlib.contextmanager
+def another_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def less_precise():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def on_the_cpu():
+    torch.set_default_device("cpu")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
 STATES = {
+    "one more thread": (another_thread, 1),
+    "precision of products": (less_precise, 1),
+    "default device": (on_the_cpu, 2),
     "no_grad": (torch.no_grad, 2),
     "enable_grad": (torch.enable_grad, 1),
     "inference_mode": (torch.inference_mode, 2),

@@ -342,3 +342,106 @@ def test_order_of_an_ordered_dict_that_was_rearranged():
 
     d = OrderedDict(a=1, b=2)
     changed(lambda x: f(x, d), lambda: d.move_to_end("a"), 2, X)
+
+
+# ------------------------------------------------------------------- what must not recompile
+def _cells():
+    level, other = 10**6, 1.0
+
+    def f(x):
+        return x * level if other else x
+
+    def change():
+        nonlocal level, other
+        level, other = int("1000000"), 1.0
+
+    return f, change
+
+
+def _unread_cell():
+    read, unread = 2, 3
+
+    def f(x):
+        return x * read
+
+    def g():
+        return unread
+
+    def change():
+        nonlocal unread
+        unread += 1
+
+    return f, lambda: (g(), change())
+
+
+def _attributes():
+    def callee(x):
+        return x + callee.k
+
+    callee.k = 1
+    return lambda x: callee(x), lambda: setattr(callee, "unread", 5)
+
+
+def _class_attributes():
+    class Own:
+        k, unread = 2, 3
+
+        def use(self, x):
+            return x * self.k
+
+    own = Own()
+
+    def change():
+        own.other = own.unread = 6
+
+    return lambda x: own.use(x), change
+
+
+def _order():
+    table = {"a": 1, "b": 2}
+
+    def change():
+        table["a"] = 1
+        table.update(b=2)
+
+    return lambda x: total(x, table.values()), change
+
+
+def _set():
+    held = {3, 4}
+
+    def change():
+        held.add(5)
+        held.discard(5)
+
+    return lambda x: x + sum(held), change
+
+
+HARMLESS = {
+    "a cell set to what it was": _cells, "a cell that is not read": _unread_cell,
+    "another attribute of a function": _attributes,
+    "another attribute of an object": _class_attributes, "items set to what they were": _order,
+    "a set as it was": _set,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_change_that_does_not_matter_compiles_nothing(name):
+    fn, change = HARMLESS[name]()
+    changed(fn, change, 1, X)
+
+
+def test_a_class_attribute_that_varies_and_is_not_read_compiles_once_more():
+    class Own:
+        k, unread = 2, 0
+
+        def use(self, x):
+            return x * self.k
+
+    own = Own()
+    torchweld.reset()
+    compiled = torchweld.compile(lambda x: own.use(x), backend="eager")
+    for i in range(9):
+        Own.unread = i
+        same(compiled(X), X * 2)
+    assert graphs() == 2
