@@ -210,6 +210,9 @@ def _changing(func: OpOverload, args: Args) -> str | None:
     written = _written(func)
     if written is None or written >= len(args) or not isinstance(args[written], Tensor):
         return None
+    names = (a.name for a in func._schema.arguments)
+    if ("training", False) in zip(names, args, strict=False):
+        return None  # a norm that only reads its statistics
     x = args[written]
     memory = memory_of(x)
     others = [y for y in tensors_in(args) if y is not x and memory_of(y) == memory]
