@@ -101,8 +101,15 @@ def failing_():
     return f
 
 
+@pytest.fixture
+def free_flags(monkeypatch):
+    """Flags may be assigned, also where torch's own tests, which forbid it, were imported."""
+    where = torch.backends.flags_frozen.__globals__
+    monkeypatch.setitem(where, "__allow_nonbracketed_mutation_flag", True)
+
+
 @pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
-def test_settings(make, breaks):
+def test_settings(make, breaks, free_flags):
     old = torch.get_num_threads()
     try:
         check(make, breaks)
