@@ -407,6 +407,6 @@ def test_flags_of_a_library_that_may_not_be_there():
         return y + 1
 
     if torch.backends.cudnn.is_available():
-        check_refused(program, X, code="W103", says="cudnn")
+        check_refused(program, X, code="W106", says="a change of a setting")
     else:
         check(program, (X,))

@@ -176,10 +176,23 @@ def test_batch_norm_of_an_input_without_a_gradient():
     assert_generated(check_module(torch.nn.BatchNorm1d(5), torch.randn(6, 5)))
 
 
-@pytest.mark.parametrize("loss", [F.smooth_l1_loss, F.mse_loss])
+def of_two_dtypes():
+    return [torch.randn(4, 5, dtype=dtype).requires_grad_()
+            for dtype in (torch.float32, torch.float64)]  # fmt: skip
+
+
+def eager_has_gradients(loss):
+    """torch 2.11 has none of mse_loss."""
+    try:
+        loss(*of_two_dtypes()).backward()
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("loss", filter(eager_has_gradients, [F.smooth_l1_loss, F.mse_loss]))
 def test_a_loss_of_two_dtypes_has_a_gradient_of_each(loss):
-    inputs = [torch.randn(4, 5, dtype=dtype).requires_grad_()
-              for dtype in (torch.float32, torch.float64)]  # fmt: skip
+    inputs = of_two_dtypes()
     torchweld.reset()
     got = torch.autograd.grad(torchweld.compile(lambda a, b: loss(a, b))(*inputs), inputs)
     want = torch.autograd.grad(loss(*inputs), inputs)
