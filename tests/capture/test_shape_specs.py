@@ -350,7 +350,12 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize("name", LISTS)
+def is_known(name):
+    """Whether this version of torch has the entry; `dynamic_values` came after 2.11."""
+    return all(hasattr(torch.compiler.config, key) for key in LISTS[name][0])
+
+
+@pytest.mark.parametrize("name", filter(is_known, LISTS))
 @pytest.mark.parametrize("model", ["function", "module"])
 def test_inputs_that_torchs_config_lists_vary(name, model):
     class Double(torch.nn.Module):
