@@ -506,7 +506,6 @@ static PyMethodDef executable_methods[] = {
     {"region", graphs_region, METH_O, "The Region of the graph that lends what is at an address."},
     {"consumes", graphs_consumes, METH_NOARGS, "Whether the call in flight may use up its inputs."},
     {"lent", lent_addresses, METH_NOARGS, "The addresses of what graphs lend."},
-    {"pending", pending_addresses, METH_NOARGS, "Where the inputs of the call in flight are."},
     {"given", given_inputs, METH_NOARGS, "The inputs of the call in flight."},
     {"graphs_off", graphs_off, METH_O, "Run as a launch list from now on, and why."},
     {"products_on", products_on, METH_VARARGS, "Let cuBLASLt compute products, as planned."},

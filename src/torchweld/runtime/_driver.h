@@ -392,7 +392,6 @@ PyObject *capture_drop(PyObject *self, PyObject *graph);
 void lent_keep(Executable *x, Frame *f, PyObject *saved);  /* give these out from now on */
 void lent_settle(Executable *x, struct Instance *in);      /* the call that made them is over */
 PyObject *lent_addresses(PyObject *self, PyObject *unused);
-PyObject *pending_addresses(PyObject *self, PyObject *unused);
 PyObject *given_inputs(PyObject *self, PyObject *unused);
 PyObject *save_last(PyObject *self, PyObject *number);
 

@@ -179,23 +179,6 @@ PyObject *lent_addresses(PyObject *self, PyObject *unused)
     return found;
 }
 
-/* pending() -> the addresses of the inputs of the call that asked for a graph. */
-PyObject *pending_addresses(PyObject *self, PyObject *unused)
-{
-    Executable *x = (Executable *)self;
-    if (!x->graphs || !x->graphs->frame)
-        return PyErr_Format(PyExc_RuntimeError, "nothing is being recorded");
-    PyObject *found = PyTuple_New(x->n_inputs);
-    for (int i = 0; found && i < x->n_inputs; i++) {
-        PyObject *address = PyLong_FromVoidPtr(x->graphs->frame->pointers[i]);
-        if (!address)
-            Py_CLEAR(found);
-        else
-            PyTuple_SET_ITEM(found, i, address);
-    }
-    return found;
-}
-
 /* given() -> the inputs of the call that asked for a graph. */
 PyObject *given_inputs(PyObject *self, PyObject *unused)
 {

@@ -191,21 +191,10 @@ static PyObject *region_blocks(PyObject *self, void *unused)
     return found;
 }
 
-static PyObject *region_close(PyObject *self, PyObject *unused)
-{
-    ((Region *)self)->closed = 1;
-    Py_RETURN_NONE;
-}
-
 static PyGetSetDef getset[] = {
     {"pool", region_pool, NULL, "Where its memory comes from.", NULL},
     {"open", region_open, NULL, "Whether a backward may be recorded in it.", NULL},
     {"blocks", region_blocks, NULL, "(address, bytes) of what the forward saves.", NULL},
-    {NULL},
-};
-
-static PyMethodDef methods[] = {
-    {"close", region_close, METH_NOARGS, "Its graphs are not used any more."},
     {NULL},
 };
 
@@ -218,7 +207,6 @@ PyTypeObject region_type = {
     .tp_new = region_new,
     .tp_dealloc = region_dealloc,
     .tp_getset = getset,
-    .tp_methods = methods,
 };
 
 int region_ready(PyObject *module)

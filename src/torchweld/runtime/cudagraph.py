@@ -309,7 +309,7 @@ class Recorder:
         lent = None if self.wish.borrowing is None else self.wish.borrowing.lent()
         if lent is None:
             return True
-        at, tensors = x.pending(), self.plan.program.tensors
+        at, tensors = _addresses(x), self.plan.program.tensors
         return all(at[n] in lent for n in self.borrowed if span(tensors[n]) > 0)
 
     def _promised(self) -> frozenset[int]:
@@ -372,24 +372,22 @@ class Recorder:
         if Role.HELD not in found:
             return Place(where.pool)
         if self._saves() and not self.apart:
-            own = where.new_pool()
-            _regions.add(own)
+            own = _own_pool(where)
             return Place(own, region=_driver.Region(own, torch._C._from_dlpack))
         region = self._shared(x)
         if region is None and self.plan.is_step():
-            own = where.new_pool()
-            _regions.add(own)
+            own = _own_pool(where)
             return Place(own, own)
         if region is None:
             return Place(where.pool, where.new_pool())
-        inside, frees = releases(self.plan, x.pending(), region.blocks)
+        inside, frees = releases(self.plan, _addresses(x), region.blocks)
         return Place(region.pool, None, region, inside, frees, frozenset(self.plan.made))
 
     def _shared(self, x: _driver.Executable) -> _driver.Region | None:
         """Where the graph lives that saved what this backward uses up, if it may work there."""
         if self.wish.borrowing is None or not x.consumes():
             return None
-        at = x.pending()
+        at = _addresses(x)
         for lender in _natives(self.wish.borrowing.lender):
             for n in sorted(self.borrowed):
                 region = lender.region(at[n])
@@ -430,6 +428,18 @@ class Recorder:
         emit("cudagraphs", "recorded", seconds=round(time.perf_counter() - start, 6),
              launches=self.plan.launches, calls=self.plan.calls, copies=copies,
              lent=found.count(Role.HELD))  # fmt: skip
+
+
+def _addresses(x: _driver.Executable) -> list[int]:
+    """Where the inputs of the call are that asked for a graph."""
+    return [t.data_ptr() for t in x.given()]
+
+
+def _own_pool(where: Device) -> Any:
+    """A pool from which a graph takes all of its memory."""
+    own = where.new_pool()
+    _regions.add(own)
+    return own
 
 
 def _have_gradients(inputs: Iterable[object]) -> bool:

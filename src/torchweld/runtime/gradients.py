@@ -309,6 +309,7 @@ class _Step(torch.autograd.Function):
     def backward(ctx: Any, *tangents: Tensor | None) -> Any:
         what: Differentiable = ctx.what
         saved = ctx.saved_tensors if what.saves else ()
+        keeps = _keeps_graph()
         made = None
         given: tuple[Any, ...] = ()
         if not _grad_enabled():
@@ -325,7 +326,7 @@ class _Step(torch.autograd.Function):
         else:
             backward, pick = made
             try:
-                if ctx.kept and not _keeps_graph():
+                if ctx.kept and not keeps:
                     all_given = [*saved, *ctx.kept, *given]
                     ctx.kept = ()  # now the list has it alone
                     gradients = pick((*backward.consume(all_given), None))
@@ -333,7 +334,7 @@ class _Step(torch.autograd.Function):
                     gradients = pick((*backward(*saved, *ctx.kept, *given), None))
             except TooLargeError:
                 gradients = _placed(what, _again(what, ctx, saved, tangents))
-        if not _keeps_graph():
+        if not keeps:
             ctx.kept = ()
             if what.others and what.saves:
                 ctx.others = None

@@ -26,6 +26,15 @@ def step(f, b, value):
     return found
 
 
+def stepped():
+    """A forward and its backward, after four steps in one region."""
+    f = forward()
+    b = backward(f)
+    for i in range(4):
+        step(f, b, float(i))
+    return f, b
+
+
 def blocks(f) -> list[tuple[int, int]]:
     """Where the forward's graph keeps what it saves."""
     (region,) = {r for address in f.lent() if (r := f.region(address)) is not None}
@@ -60,10 +69,7 @@ def test_gradients_that_are_kept_are_not_overwritten_by_the_next_forward():
 
 
 def test_a_call_that_may_not_use_up_what_is_saved_leaves_it_there():
-    f = forward()
-    b = backward(f)
-    for i in range(4):
-        step(f, b, float(i))
+    f, b = stepped()
     for i in range(4):
         _, saved = f(x_of(float(i)))
         for _ in range(3):
@@ -75,10 +81,7 @@ def test_a_call_that_may_not_use_up_what_is_saved_leaves_it_there():
 
 
 def test_what_is_saved_outlives_its_graph():
-    f = forward()
-    b = backward(f)
-    for i in range(4):
-        step(f, b, float(i))
+    f, b = stepped()
     _, saved = f(x_of(7.0))
     f.trim()
     for i in range(4):
@@ -156,6 +159,16 @@ def train(call, x, value):
     return out
 
 
+def trained():
+    """What is called, its input and the forward, after four steps in one region."""
+    call, f, _ = differentiable()
+    x = leaf(0.0)
+    for i in range(4):
+        x.grad = None
+        train(call, x, float(i))
+    return call, x, f
+
+
 def test_a_loop_that_drops_its_gradients_first_works_in_one_region():
     call, f, b = differentiable()
     x = leaf(0.0)
@@ -181,11 +194,7 @@ def test_a_loop_that_drops_its_gradients_late_has_them_apart():
 
 
 def test_a_loop_that_begins_to_accumulate_is_right():
-    call, f, _ = differentiable()
-    x = leaf(0.0)
-    for i in range(4):
-        x.grad = None
-        train(call, x, float(i))
+    call, x, f = trained()
     for i in range(6):
         before = x.grad.tolist()
         train(call, x, float(i))
@@ -194,11 +203,7 @@ def test_a_loop_that_begins_to_accumulate_is_right():
 
 
 def test_a_retained_node_is_not_used_up():
-    call, _, _ = differentiable()
-    x = leaf(0.0)
-    for i in range(4):
-        x.grad = None
-        train(call, x, float(i))
+    call, _, _ = trained()
     x = leaf(7.0)
     kept = call(x)
     for i in range(3):
@@ -211,11 +216,7 @@ def test_a_retained_node_is_not_used_up():
 
 
 def test_what_hooks_were_given_is_not_used_up():
-    call, _, _ = differentiable()
-    x = leaf(0.0)
-    for i in range(4):
-        x.grad = None
-        train(call, x, float(i))
+    call, x, _ = trained()
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         x.grad = None
@@ -228,9 +229,7 @@ def test_what_hooks_were_given_is_not_used_up():
 
 
 def test_the_report_counts_what_forward_and_backward_share():
-    f = forward()
-    b = backward(f)
-    for i in range(4):
-        step(f, b, float(i))
+    f, b = stepped()
+    assert len(f.graphs) == len(b.graphs) == 1
     report = cudagraph.memory_report()
     assert report.regions > 0 and report.lent == 0 and "forward and backward" in report.text()
