@@ -16,6 +16,7 @@ from torch import nn
 
 import torchweld
 from torchweld.base import events
+from torchweld.module import own_call
 
 X = torch.randn(4, 16)
 
@@ -70,7 +71,7 @@ def of_module(backend, grad, net):
     called(compiled, grad)
     x = torch.randn(2, 16)
     compiled(x)
-    return {**refs(net=net, compiled=compiled, x=x), **parts(type(compiled).__call__),
+    return {**refs(net=net, compiled=compiled, x=x), **parts(own_call(compiled)),
             **refs(**{n.replace(".", "_"): p for n, p in net.named_parameters()})}  # fmt: skip
 
 
@@ -223,7 +224,7 @@ def test_weights_that_were_frozen_are_freed(no_collector):
         net = nn.Sequential(nn.Linear(16, 16), nn.ReLU()).requires_grad_(False)
         compiled = torchweld.compile(net, options={"freeze": True})
         called(compiled, False)
-        return {**refs(net=net, weight=net[0].weight), **parts(type(compiled).__call__)}
+        return {**refs(net=net, weight=net[0].weight), **parts(own_call(compiled))}
 
     assert alive(make()) == []
 

@@ -246,7 +246,7 @@ def test_instances_of_one_class_do_not_share_a_limit():
 
 def test_original_module(net):
     c = compiled_of(net)
-    assert type(c._orig_mod) is Net
+    assert c._orig_mod is net
     assert c._orig_mod.lin is net.lin
 
 
@@ -345,3 +345,145 @@ def test_dropping_the_original_compiles_nothing_new(net):
     gc.collect()
     close(c(X), plain)
     assert torchweld.statistics()["captures"] == captures
+
+
+class Block(nn.Module):
+    def __init__(self, n=8, breaks=False):
+        super().__init__()
+        self.norm = nn.LayerNorm(n)
+        self.up, self.down = nn.Linear(n, 2 * n), nn.Linear(2 * n, n)
+        self.breaks = breaks
+        self.scale = 1.5
+
+    def forward(self, x):
+        h = self.up(self.norm(x)).relu() * self.scale
+        if self.breaks and h.sum() > 1e9:
+            h = h + 1
+        return x + self.down(h).sigmoid() * 2
+
+
+def blocks_as(way, blocks):
+    if way == "methods":
+        return [torchweld.compile(b.forward) for b in blocks]
+    if way == "copies":
+        first = torchweld.compile(blocks[0])
+        made = [first, *(copy.deepcopy(first) for _ in blocks[1:])]
+        for block, other in zip(blocks, made, strict=True):
+            other.load_state_dict(block.state_dict())
+        return made
+    return [torchweld.compile(b) for b in blocks]
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("way", ["modules", "methods", "copies"])
+def test_equal_modules_are_compiled_once(way, grad, breaks):
+    torchweld.reset()
+    torch.manual_seed(0)
+    blocks = [Block(breaks=breaks) for _ in range(6)]
+    plain = copy.deepcopy(blocks)
+    made = blocks_as(way, blocks)
+    x = torch.randn(4, 8, requires_grad=grad)
+    with torch.set_grad_enabled(grad):
+        for _ in range(2):
+            y, expected = x, x
+            for one, other in zip(made, plain, strict=True):
+                y, expected = one(y), other(expected)
+            close(y, expected)
+    found = torchweld.statistics()
+    assert found["captures"] == found["graphs"] == 1 + breaks
+    assert found["shared"] == 5 * (1 + breaks)
+    assert found["recompiles"] == 0
+    if grad:
+        y.sum().backward()
+        expected.sum().backward()
+        mine = [p for m in (made if way == "copies" else blocks) for p in m.parameters()]
+        for a, b in zip(mine, [p for m in plain for p in m.parameters()], strict=True):
+            close(a.grad, b.grad)
+
+
+def test_what_differs_between_equal_modules_is_compiled_again():
+    torchweld.reset()
+    blocks = [Block(), Block(), Block(4), Block().double(), Block()]
+    blocks[1].scale = 2.5
+    blocks[4].up.register_forward_hook(lambda m, args, out: out * 2)
+    for block in blocks:
+        n = block.norm.normalized_shape[0]
+        x = torch.randn(4, n, dtype=block.up.weight.dtype)
+        close(torchweld.compile(block)(x), block(x))
+    found = torchweld.statistics()
+    assert (found["captures"], found["shared"]) == (5, 0)
+
+
+def test_what_one_module_learns_is_not_learned_for_others():
+    torchweld.reset()
+    blocks = [Block() for _ in range(3)]
+    made = [torchweld.compile(b, backend="eager") for b in blocks]
+    for n in (4, 5, 6):
+        made[0](torch.randn(n, 8))
+    assert torchweld.statistics()["captures"] == 2
+    made[1](torch.randn(4, 8))  # what was compiled for one size
+    made[2](torch.randn(7, 8))  # and for all
+    assert torchweld.statistics()["captures"] == 2
+    assert torchweld.statistics()["shared"] == 2
+
+
+def test_frozen_modules_share_nothing():
+    torchweld.reset()
+    with torch.no_grad():
+        for block in (Block(), Block()):
+            x = torch.randn(4, 8)
+            close(torchweld.compile(block, options={"freeze": True})(x), block(x))
+    assert torchweld.statistics()["shared"] == 0
+
+
+def test_a_module_outlives_the_one_that_it_took_code_over_from():
+    torchweld.reset()
+    first, second = Block(breaks=True), Block(breaks=True)
+    x = torch.randn(4, 8)
+    made = torchweld.compile(first)
+    made(x).sum().backward()
+    other = torchweld.compile(second)
+    close(other(x), second(x))
+    del made, first
+    gc.collect()
+    close(other(x), second(x))
+    other(x).sum().backward()
+    third = Block(breaks=True)
+    close(torchweld.compile(third)(x), third(x))
+    assert torchweld.statistics()["shared"] >= 4
+
+
+def test_instances_that_a_compiled_class_makes_are_compiled():
+    torchweld.reset()
+    made = torchweld.compile(Block(), backend="eager")
+    other = type(made)()
+    x = torch.randn(4, 8)
+    for _ in range(3):
+        close(other(x), Block.__call__(other, x))
+    assert type(other._orig_mod) is Block and other._orig_mod.up is other.up
+    assert torchweld.statistics()["captures"] == 1
+
+
+class Slotted(nn.Module):
+    __slots__ = ("factor",)
+
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+        object.__setattr__(self, "factor", 2.0)
+
+    def forward(self, x):
+        return self.lin(x) * self.factor
+
+
+def test_a_module_with_slots():
+    torchweld.reset()
+    net = Slotted()
+    made = torchweld.compile(net)
+    close(made(X), net(X))
+    net.factor = 3.0
+    close(made(X), net(X))
+    made.factor = 4.0
+    assert net.factor == 4.0
+    close(made(X), net(X))

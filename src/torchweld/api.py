@@ -16,12 +16,13 @@ import torch
 from torchweld.base import config, events
 from torchweld.base.errors import UsageError, UsageTypeError
 from torchweld.capture.marks import Mark, follow, followers, mark_of
+from torchweld.capture.originals import is_compiled_class
 from torchweld.capture.session import is_compiling
 from torchweld.frame import hook
 from torchweld.frame.program import Dispatcher
 from torchweld.frames import forget, miss, prepare
 from torchweld.ir.graph import GraphSettings
-from torchweld.module import compiled_module
+from torchweld.module import Alike, own_call
 from torchweld.pipeline import (
     STATISTICS,
     Backend,
@@ -30,7 +31,7 @@ from torchweld.pipeline import (
     weld_backend,
 )
 from torchweld.runtime import cudagraph
-from torchweld.sites import Options, Site
+from torchweld.sites import Kin, Options, Site
 
 __all__ = ["compile", "is_compiling", "memory_report", "reset", "statistics"]
 
@@ -53,8 +54,14 @@ NO_EFFECT_GROUPS = ("cpp.", "cuda.", "trace.", "triton.")
 
 _sites: weakref.WeakSet[Site] = weakref.WeakSet()
 # what was compiled of a module, which it does not know; of a function: in its __dict__
-_modules: weakref.WeakKeyDictionary[torch.nn.Module, dict[object, torch.nn.Module]] = (
-    weakref.WeakKeyDictionary())  # fmt: skip
+_modules = weakref.WeakKeyDictionary[
+    torch.nn.Module, dict[object, tuple[Dispatcher, Callable[[], torch.nn.Module | None]]]]()
+_methods = weakref.WeakKeyDictionary[
+    torch.nn.Module, weakref.WeakKeyDictionary[types.FunctionType, dict[object, Any]]]()
+# what they take over from each other
+_kins = weakref.WeakKeyDictionary[
+    types.FunctionType, weakref.WeakValueDictionary[object, Kin]]()
+_alikes = weakref.WeakValueDictionary[object, Alike]()
 _KEPT = "_torchweld_compiled"
 _KEEP = 8
 
@@ -220,11 +227,11 @@ def _compile(model: Any, options: Options, disabled: bool) -> Any:
     if isinstance(model, torch.nn.Module):
         return model if isinstance(model, torch.jit.ScriptModule) else _module(model, options)
     if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
-        return _shared(model.__func__, options).__get__(model.__self__)
+        return _method(model.__func__, model.__self__, options)
     if isinstance(model, types.MethodType) and isinstance(model.__func__, Dispatcher):
         return model
     if isinstance(model, types.FunctionType):
-        return _shared(model, options)
+        return _shared(model, options, model.__dict__.setdefault(_KEPT, {}))
     return dispatcher(_function_of(model), options)
 
 
@@ -234,15 +241,16 @@ def _key(options: Options) -> tuple[object, ...]:
             options.graph, options.apart, id(options.shapes))  # fmt: skip
 
 
-def _shared(fn: types.FunctionType, options: Options) -> Dispatcher:
+def _shared(fn: types.FunctionType, options: Options, kept: dict[object, _Kept],
+            kin: Kin | None = None) -> Dispatcher:  # fmt: skip
     """The one compiled form of a function for these options, as long as somebody holds it; what was
-    compiled lives as long as the function."""
-    kept: dict[object, _Kept] = fn.__dict__.setdefault(_KEPT, {})
+    compiled is `kept`."""
     if any(k.fn() is not fn for k in kept.values()):  # functools.wraps copies __dict__
         kept = fn.__dict__[_KEPT] = {}
     found = kept.get(_key(options))
     if found is None:
-        found = kept[_key(options)] = _Kept(weakref.ref(fn), fn.__code__, Site(options))
+        site = Site(options, kin=kin, place=fn.__code__)
+        found = kept[_key(options)] = _Kept(weakref.ref(fn), fn.__code__, site)
         if len(kept) > _KEEP:
             del kept[next(iter(kept))]
     made = found.made()
@@ -251,24 +259,55 @@ def _shared(fn: types.FunctionType, options: Options) -> Dispatcher:
         found.made = weakref.ref(made)
         for entry in found.site.entries if found.code is fn.__code__ else ():
             made.add(entry)
-        found.code = fn.__code__
+        found.code = found.site.place = fn.__code__
     return made
 
 
-def _module(module: torch.nn.Module, options: Options) -> torch.nn.Module:
-    def make() -> torch.nn.Module:
-        return compiled_module(module, lambda fn: dispatcher(fn, options))
+def _method(fn: types.FunctionType, owner: object, options: Options) -> Any:
+    """A compiled method of an object. What is compiled for a module is its own, as where modules
+    are compiled; for other objects it is the function's."""
+    kept: dict[object, _Kept] = fn.__dict__.setdefault(_KEPT, {})
+    kin = None
+    if isinstance(owner, torch.nn.Module) and not options.graph.freeze:
+        try:
+            of_owner = _methods.setdefault(owner, weakref.WeakKeyDictionary())
+            kept = of_owner.setdefault(fn, {})
+            alike = _kins.setdefault(fn, weakref.WeakValueDictionary())
+            kin = alike.setdefault(_key(options), Kin())
+        except TypeError:  # a module class may make its instances unhashable
+            pass
+    return _shared(fn, options, kept, kin).__get__(owner)
 
+
+def _module(module: torch.nn.Module, options: Options) -> torch.nn.Module:
+    """The one compiled form of a module for these options, as long as somebody holds it; what was
+    compiled lives as long as the module."""
+    if is_compiled_class(type(module)):
+        return module
     try:
         kept = _modules.setdefault(module, {})
     except TypeError:  # a module class may make its instances unhashable
-        return make()
-    if _key(options) not in kept:
-        made = make()
-        if made is module:
-            return made
-        kept[_key(options)] = made
-    return kept[_key(options)]
+        return _alike(options).compiled(module)
+    call, made_of = kept.get(_key(options), (None, _nothing))
+    made = made_of()
+    if made is None:
+        made = _alike(options).compiled(module, call)
+        kept[_key(options)] = (own_call(made), weakref.ref(made))
+    return made
+
+
+def _nothing() -> None:
+    return None
+
+
+def _alike(options: Options) -> Alike:
+    """What modules share that are compiled with such options."""
+    found = _alikes.get(_key(options))
+    if found is None:
+        # frozen code has the values of parameters in it
+        found = _alikes[_key(options)] = Alike(lambda fn, kin: dispatcher(
+            fn, options, Site(options, kin=None if options.graph.freeze else kin)))  # fmt: skip
+    return found
 
 
 def _function_of(model: Callable[..., Any]) -> types.FunctionType:
@@ -326,7 +365,8 @@ def memory_report() -> cudagraph.MemoryReport:
 def unshared(model: Any, options: Options) -> Any:
     """A compiled form that nothing is known of yet, and that nobody else gets."""
     if isinstance(model, torch.nn.Module):
-        return compiled_module(model, lambda fn: dispatcher(fn, options))
+        plain: Any = model._orig_mod if is_compiled_class(type(model)) else model
+        return Alike(lambda fn, kin: dispatcher(fn, options)).compiled(plain)
     if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
         return types.MethodType(dispatcher(model.__func__, options), model.__self__)
     fn = model if isinstance(model, types.FunctionType) else _function_of(model)

@@ -54,15 +54,18 @@ LOCK = threading.RLock()
 _CHANGES = 10
 # sizes that are compiled for themselves
 _SPECIAL = (as_expr(0), as_expr(1))
+# the backends whose graphs nobody else knows
+_OWN = (weld_backend, eager_backend)
 # a graph with fewer operators that begins or ends at a break runs as it is
 _FEW = 3
 
 
 def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...], site: Site,
-                miss: Miss) -> Entry:  # fmt: skip
+                miss: Miss, like: Made | None = None) -> Entry:  # fmt: skip
     """Compile a region's graph and put guards and residual program around it.
 
-    miss: what the dispatchers of its rests ask. Errors: StateChanged if a guard fails already.
+    miss: what the dispatchers of its rests ask. like: of an entry for the same region, whose graph
+    is compiled already. Errors: StateChanged if a guard fails already.
     """
     finish_inputs = region.finish.inputs if region.finish else ()
     wanted_sources = (*region.inputs, *finish_inputs)
@@ -75,15 +78,13 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
         why = f"a guard fails on what it was made of: {program.reasons[failing]}"
         raise StateChanged("W118", why) if site.changes < _CHANGES else InternalError(why)
     values = program.registers(args)
-    region.graph.meta[SETTINGS] = site.options.graph
-    mark_owned(region, [values[builder.register(s)] for s in region.inputs])
-    if _is_worth(region, site):
-        STATISTICS.graphs += 1
-        ends = _ends(region, site)
-        call = Waiting(region, ends) if ends is not None else _compiled_call(
-            region, builder, values, site.options.backend)  # fmt: skip
+    call: Any
+    if like is not None:
+        call = _call_again(region, like)
     else:
-        call = restoring(region.graph, region.graph.forward)
+        region.graph.meta[SETTINGS] = site.options.graph
+        mark_owned(region, [values[builder.register(s)] for s in region.inputs])
+        call = _first_call(region, [values[builder.register(s)] for s in region.inputs], site)
     check_promises(region, args, site)
     if region.env is not None and (decided := guards_of(region)) != guards:
         guards = decided  # with what the later stages have decided
@@ -107,18 +108,36 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
             [builder.register(s) for s in finish_inputs],
             region.result if region.result is not None else -1,
         )  # fmt: skip
-    owns = site.options.backend in (weld_backend, eager_backend) and not wanted()
-    entry.info = Made(guards, region, STATISTICS.take_newest(), owns)
+    owns = like is None and site.options.backend in _OWN and not wanted()
+    entry.info = Made(guards, region, STATISTICS.take_newest(), owns, program, call, like)
     if isinstance(call, Waiting):
         call.entry = weakref.ref(entry)
+    elif like is None and site.kin is not None:
+        site.kin.add(site.place, entry.info)
     return entry
 
 
-def _compiled_call(region: Region, builder: GuardBuilder, values: tuple[object, ...],
-                   backend: Backend) -> Callable[..., Any]:  # fmt: skip
-    """What the backend makes of the graph; it gets the real inputs as examples."""
-    real = [values[builder.register(s)] for s in region.inputs]
-    return _backend_call(region, backend, examples(region.graph, real))
+def _first_call(region: Region, inputs: list[Any], site: Site) -> Callable[..., Any]:
+    """What runs the graph; a backend gets the real inputs as examples."""
+    if not _is_worth(region, site):
+        return restoring(region.graph, region.graph.forward)
+    STATISTICS.graphs += 1
+    ends = _ends(region, site)
+    if ends is not None:
+        return Waiting(region, ends)
+    return _backend_call(region, site.options.backend, examples(region.graph, inputs))
+
+
+def _call_again(region: Region, like: Made) -> Callable[..., Any]:
+    """What runs a graph that is compiled already: with buffers and CUDA graphs of its own, since
+    parameters of others lie elsewhere."""
+    STATISTICS.shared += 1
+    if like.compiled is None or like.compiled.again is None:
+        assert like.call is not None
+        return like.call
+    compiled = like.compiled.again()
+    STATISTICS.add(compiled)
+    return safe_from_overlap(region.graph, compiled.call, overlap_check())
 
 
 def _backend_call(region: Region, backend: Backend, given: list[Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from torchweld.api import options_of, unshared
 from torchweld.base.errors import Refusal
 from torchweld.base.loc import NOWHERE, Loc
+from torchweld.capture.originals import is_compiled_class
 from torchweld.capture.session import OWN_CODE
 from torchweld.data_words import piece_lines, pieces_of
 from torchweld.frame.program import Dispatcher
@@ -234,7 +235,7 @@ def _uncompiled(fn: Any) -> Any:
         return fn.fn
     if isinstance(fn, types.MethodType) and isinstance(fn.__func__, Dispatcher):
         return types.MethodType(fn.__func__.fn, fn.__self__)
-    return fn._orig_mod if hasattr(type(fn), "_torchweld_origin") else fn
+    return fn._orig_mod if is_compiled_class(type(fn)) else fn
 
 
 @functools.cache

@@ -120,15 +120,17 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
         return None
     try:
         follow_originals(args)
-        for entry in dispatcher.entries:
-            if entry.program.check(args):  # another thread has just made it
-                return entry
+        for made in dispatcher.entries:
+            if made.program.check(args):  # another thread has just made it
+                return made
         fn: Any = dispatcher.fn
-        if _declines(site, named(fn), dispatcher.entries, args):
-            return None
-        if (site.options.shapes is not None or listed() is not None) and site.owner is None:
-            importlib.import_module("torchweld.shapes").look_up(site, fn, args)
-        entry = _entry_or_eager(fn, args, site, dispatcher.entries)
+        entry = _taken_over(fn, args, site)
+        if entry is None:
+            if _declines(site, named(fn), dispatcher.entries, args):
+                return None
+            if (site.options.shapes is not None or listed() is not None) and site.owner is None:
+                importlib.import_module("torchweld.shapes").look_up(site, fn, args)
+            entry = _entry_or_eager(fn, args, site, dispatcher.entries)
         dispatcher.add(entry)
         site.entries[:] = dispatcher.entries
         return entry
@@ -138,6 +140,26 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
     finally:
         site.promised = None
         LOCK.release()
+
+
+def _taken_over(fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Entry | None:
+    """An entry with what was compiled for another module of the same class, if that fits."""
+    is_full = len(site.entries) >= site.options.recompile_limit
+    if site.kin is None or is_full or current_stance() == "force_eager":
+        return None
+    like = site.kin.fitting(site.place, args)
+    if like is None or like.region is None:
+        return None
+    entry = build_entry(like.region, fn, args, site, miss, like)
+    _tell(entry, fn)
+    return entry
+
+
+def _tell(entry: Entry, fn: types.FunctionType) -> None:
+    """Note a graph for whoever listens."""
+    if wanted():
+        runs = entry.info.compiled.text() if entry.info.compiled is not None else ""
+        note(Captured(named(fn), entry.info.region.graph, entry.info.guards, runs))
 
 
 def why_missed(entries: Sequence[Entry], args: tuple[object, ...]) -> tuple[Miss, ...]:
@@ -285,9 +307,7 @@ def _captured(cap: Capture, fn: types.FunctionType, args: tuple[object, ...], si
         site.fixed |= asked
         cap.restart(site.varying(), site.copies)
         return _captured(cap, fn, args, site)
-    if wanted():
-        runs = entry.info.compiled.text() if entry.info.compiled is not None else ""
-        note(Captured(named(fn), region.graph, entry.info.guards, runs))
+    _tell(entry, fn)
     return entry
 
 

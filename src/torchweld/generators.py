@@ -45,7 +45,8 @@ def starter(fn: types.FunctionType, site: Site, miss: Miss) -> Callable[..., Any
     frame = Suspended(fn.__code__, begins, point.unbound, point.holes, fn.__globals__)
     key = (id(frame.code), id(frame.globals), point, "start")
     site.points[key] = start = dispatcher(
-        [function(resume_code(code, point), frame)], (frame,), site, miss, 0, frozenset())
+        lambda: [function(resume_code(code, point), frame)], (frame,), site, miss, 0, frozenset(),
+        key)  # fmt: skip
     # an entry does not keep alive what it was compiled of
     found, site_of, origin = weakref.ref(start), weakref.ref(site), weakref.ref(fn)
     cells = fn.__closure__ or ()

@@ -48,7 +48,6 @@ from torchweld.graph.autograd import (
 )
 from torchweld.graph.symbols import env_of
 from torchweld.graph_facts import dump, owned_inputs, settings_of, values_of_inputs
-from torchweld.ir.conditions import Fact
 from torchweld.ir.graph import (
     ASKED,
     BY_DATA,
@@ -91,7 +90,8 @@ class Compiled:
     """What became of one captured graph. kernels, externs: launches and ATen calls per call.
 
     differentiable: whether autograd can go through it. backwards: what was compiled for that when
-    it first did. parts: the pieces of a graph in which the data decides sizes.
+    it first did. parts: the pieces of a graph in which the data decides sizes. again: makes the
+    same, with buffers and CUDA graphs of its own; None if the same one serves everybody.
     """
 
     call: Callable[..., Any]
@@ -100,6 +100,7 @@ class Compiled:
     differentiable: bool = False
     backwards: list[Executable] = field(default_factory=list)
     parts: list[Compiled] = field(default_factory=list)
+    again: Callable[[], Compiled] | None = None
 
     @property
     def kernels(self) -> int:
@@ -146,7 +147,8 @@ def _in_words(executable: Executable) -> str:
 @dataclass(slots=True)
 class Statistics:
     """Counters since the last reset. graphs: captured; eager: frames that run eagerly; pieces: that
-    were compiled of graphs in which the data decides sizes."""
+    were compiled of graphs in which the data decides sizes; shared: entries that took over what was
+    compiled for another module."""
 
     captures: int = 0
     graphs: int = 0
@@ -157,6 +159,7 @@ class Statistics:
     aten_graphs: int = 0
     internal_errors: int = 0
     pieces: int = 0
+    shared: int = 0
     refusals: list[Refusal] = field(default_factory=list)
     newest: Compiled | None = None
     alive: list[weakref.ref[Compiled]] = field(default_factory=list)
@@ -186,7 +189,7 @@ class Statistics:
 
     def counts(self) -> dict[str, int]:
         names = ("captures", "graphs", "breaks", "recompiles", "kernels", "externs", "aten_graphs",
-                 "internal_errors", "pieces")  # fmt: skip
+                 "internal_errors", "pieces", "shared")  # fmt: skip
         return {n: getattr(self, n) for n in names}
 
 
@@ -352,12 +355,12 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
         events.emit("graph", "not frozen", why.text(), code=why.code, why=why.why)
     try:
         if records and outputs_require_grad(gm):
-            return _differentiable(gm, number)
+            return _counted(_differentiable(Halves(gm, *_programs().to_halves(gm, number))))
         if records:
             check_writes(gm)
         freezes = settings.freeze and not records
         program: Program = _programs().to_program(gm, number, frozen=freezes)
-        executable = _executable(program, owned_inputs(gm), settings, numbers=_numbers(gm))
+        return _counted(_without_gradients(gm, program))
     except (Unsupported, BackendError) as error:
         if cfg.mode == "strict" and isinstance(error, BackendError):
             raise
@@ -369,10 +372,15 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
             raise
         STATISTICS.internal_errors += 1
         return through_aten(gm, Refusal("W901", f"{type(error).__name__}: {error}"))
+
+
+def _without_gradients(gm: GraphModule, program: Program) -> Compiled:
+    executable = _executable(program, owned_inputs(gm), settings_of(gm), numbers=_numbers(gm))
     if not program.meta["mutated"]:
         executable.explain = restoring(gm, gm.forward)
     executable.eager = restoring(gm, gm.forward)
-    return _counted(Compiled(executable, executable))
+    again = functools.partial(_without_gradients, gm, program)
+    return Compiled(executable, executable, again=again)
 
 
 def _programs() -> Any:
@@ -414,49 +422,54 @@ def _counted(compiled: Compiled) -> Compiled:
     return compiled
 
 
-def _differentiable(gm: GraphModule, number: int) -> Compiled:
-    """A graph through which autograd goes. Errors: as to_program."""
-    settings = settings_of(gm)
-    parts, program, make = _programs().to_halves(gm, number)
-    executable = _executable(program, owned_inputs(gm), settings, _lending(parts),
+class Halves:
+    """A graph through which autograd goes, as Programs. make: that of the backward, by which of
+    the gradients are given."""
+
+    def __init__(self, gm: GraphModule, parts: Joint, program: Program, make: MakeBackward) -> None:
+        self.gm, self.parts, self.program = gm, parts, program
+        self.make: MakeBackward = functools.cache(make)
+        owned = owned_inputs(gm)
+        self.static = frozenset(k for k, i in enumerate(parts.kept_inputs) if i in owned)
+        env = env_of(parts.forward.forward) if parts.forward.sizes else None
+        self.known = () if env is None else env.all_facts()
+        gm.meta[KEPT] = True
+        weakref.finalize(self, _free, gm, parts.graph).atexit = False
+
+
+def _differentiable(halves: Halves) -> Compiled:
+    gm, parts, program = halves.gm, halves.parts, halves.program
+    executable = _executable(program, owned_inputs(gm), settings_of(gm), _lending(parts),
                              numbers=_numbers(gm))  # fmt: skip
     plain = restoring(gm, gm.forward)
     if not program.meta["mutated"]:
         executable.explain = plain
-    compiled = Compiled(plain, executable, differentiable=any(parts.tangents))
-    owned = owned_inputs(gm)
-    static = frozenset(k for k, i in enumerate(parts.kept_inputs) if i in owned)
-    env = env_of(parts.forward.forward) if parts.forward.sizes else None
-    known = () if env is None else env.all_facts()
-    build = functools.partial(_backward, weakref.ref(compiled), parts, make, static, settings,
-                              known)  # fmt: skip
-    call = Differentiable(
+    again = functools.partial(_differentiable, halves)
+    compiled = Compiled(plain, executable, differentiable=any(parts.tangents), again=again)
+    build = functools.partial(_backward, weakref.ref(compiled), halves)
+    compiled.call = Differentiable(
         parts, executable, build, plain, ambient(), parts.forward.mutated, inference_inputs(gm)
     )
-    gm.meta[KEPT] = True
-    weakref.finalize(call, _free, gm, parts.graph).atexit = False
-    compiled.call = call
-    return _counted(compiled)
+    return compiled
 
 
 def _free(gm: GraphModule, graph: Graph) -> None:
-    """What a Differentiable leaves behind."""
+    """What Halves leave behind."""
     let_go(gm)
     take_apart(graph)
 
 
-def _backward(compiled: weakref.ref[Compiled], parts: Joint, make: MakeBackward,
-              static: frozenset[int], settings: GraphSettings, known: tuple[Fact, ...],
+def _backward(compiled: weakref.ref[Compiled], halves: Halves,
               given: tuple[bool, ...]) -> Gradients | None:  # fmt: skip
     """The compiled backward for the results whose gradients are given, None if there is none:
-    then the captured graph is differentiated. static: its inputs that are parameters. known: the
-    facts about sizes that are guarded; what else is decided is asked at each call."""
-    cfg = config.current()
+    then the captured graph is differentiated. Facts about sizes that are not guarded are asked at
+    each call."""
+    cfg, parts = config.current(), halves.parts
     try:
         with Compiling():
-            program, places, numbers = make(given)
-            executable = _executable(program, static, settings, Lending(least=0),
-                                     _borrowing(compiled(), parts))  # fmt: skip
+            program, places, numbers = halves.make(given)
+            executable = _executable(program, halves.static, settings_of(halves.gm),
+                                     Lending(least=0), _borrowing(compiled(), parts))  # fmt: skip
     except Exception as error:
         if cfg.mode == "strict":
             raise
@@ -471,7 +484,7 @@ def _backward(compiled: weakref.ref[Compiled], parts: Joint, make: MakeBackward,
     if owner is not None:
         owner.backwards.append(executable)
     env = env_of(parts.forward.forward) if parts.forward.sizes else None
-    facts = () if env is None else tuple(f for f in env.all_facts() if f not in known)
+    facts = () if env is None else tuple(f for f in env.all_facts() if f not in halves.known)
     return Gradients(executable, places, numbers, facts)
 
 
@@ -532,8 +545,15 @@ def compile_with_numbers(gm: GraphModule) -> Compiled:
         del gm.meta[ASKED]  # an operator could do without
     if compiled.executable is None:
         compiled.call = gm.forward
-    else:
-        compiled.call = with_tensors(compiled.call, number_places(gm))
+        return compiled
+    return _taking_numbers(compiled, number_places(gm))
+
+
+def _taking_numbers(compiled: Compiled, places: list[int]) -> Compiled:
+    """Python numbers at these places become the tensors that a graph takes."""
+    compiled.call, again = with_tensors(compiled.call, places), compiled.again
+    if again is not None:
+        compiled.again = lambda: _taking_numbers(again(), places)
     return compiled
 
 

@@ -154,10 +154,9 @@ class Break:
                (id(frames[-1].code), id(frames[-1].globals), point, "rest"))  # fmt: skip
         made = site.points.get(key) if site is not None else None
         if made is None:
-            fns = [function(rejoin_code(decode(f.code), point_of(f)), f) for f in frames[:-1]]
-            fns.append(function(resume_code(decode(frames[-1].code), point), frames[-1]))
+            fns = functools.partial(_functions, frames, point)
             made = dispatcher(fns, frames, site, self._miss, self._empty,
-                              self._seen | {origin_of(self._frames)})  # fmt: skip
+                              self._seen | {origin_of(self._frames)}, key)  # fmt: skip
             if site is not None:
                 made = site.points.setdefault(key, made)
         if site is None:  # everything was forgotten while the frame ran
@@ -167,12 +166,22 @@ class Break:
         return made
 
 
-def dispatcher(fns: Sequence[types.FunctionType], frames: tuple[Suspended, ...],
+def _functions(frames: Sequence[Suspended], point: Point) -> list[types.FunctionType]:
+    """The rests of frames, of which the innermost goes on at `point`."""
+    fns = [function(rejoin_code(decode(f.code), point_of(f)), f) for f in frames[:-1]]
+    return [*fns, function(resume_code(decode(frames[-1].code), point), frames[-1])]
+
+
+def dispatcher(make: Callable[[], list[types.FunctionType]], frames: tuple[Suspended, ...],
                site: Site | None, miss: Miss, empty: int,
-               seen: frozenset[object]) -> Any:  # fmt: skip
-    """The dispatcher of a rest. callees: the rests of inner frames, innermost first."""
+               seen: frozenset[object], place: object) -> Any:  # fmt: skip
+    """The dispatcher of a rest. make: the rests of its frames, outermost first, which all of a kin
+    share: they are among the arguments. callees: those of inner frames, innermost first."""
+    kin = site.kin if site is not None else None
+    fns, frames = (make(), frames) if kin is None else kin.rest(place, make, frames)
     inner = None if site is None else Site(
-        site.options, inner=site.inner, owner=weakref.ref(site), empty=empty, seen=seen)
+        site.options, inner=site.inner, owner=weakref.ref(site), empty=empty, seen=seen,
+        kin=site.kin, place=place)  # fmt: skip
     ask = miss if site is not None else _eagerly
     made: Any = Dispatcher(fns[0], functools.partial(ask, site=inner))
     made.callees = tuple(reversed(fns[1:]))
@@ -214,8 +223,8 @@ class Yield:
         key = (id(frame.code), id(frame.globals), point_of(frame), self.how)
         made = site.points.get(key) if site is not None else None
         if made is None:
-            made = dispatcher([self._function()], (frame,), site, self._miss, self._empty,
-                              self._seen | {origin_of((frame,))})  # fmt: skip
+            made = dispatcher(lambda: [self._function()], (frame,), site, self._miss, self._empty,
+                              self._seen | {origin_of((frame,))}, key)  # fmt: skip
             if site is not None:
                 made = site.points.setdefault(key, made)
         self._rest = (lambda: made) if site is None else weakref.ref(made)

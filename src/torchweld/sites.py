@@ -48,20 +48,56 @@ class Options:
     shapes: Any = None
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Made:
-    """`Entry.info`. region: None if the entry runs the function eagerly. compiled: what the default
-    backend made of its graph so far. owns: the graph is known to nobody else, and ends with the
-    entry."""
+    """`Entry.info`. region: None if the entry runs the function eagerly. call: what runs its graph.
+    compiled: what the default backend made of the graph so far. owns: the graph is known to nobody
+    else, and ends with the entry. program: what checks the guards. like: of the entry that it was
+    taken over from."""
 
     guards: tuple[Guard, ...]
     region: Region | None
     compiled: Compiled | None = None
     owns: bool = False
+    program: Program | None = None
+    call: Callable[..., Any] | None = None
+    like: Made | None = None
 
     def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
         if self.owns and self.region is not None and not at_exit():
             end(self.region.graph)
+
+
+class Kin:
+    """What was compiled for functions that differ only in what they are called on. Each takes over
+    what fits from the others; it is held weakly."""
+
+    __slots__ = ("__weakref__", "_made", "_rests")
+
+    def __init__(self) -> None:
+        self._made: dict[object, list[ReferenceType[Made]]] = {}
+        self._rests: dict[object, tuple[list[types.FunctionType], Any]] = {}
+
+    def rest(self, place: object, make: Callable[[], list[types.FunctionType]],
+             frames: Any) -> tuple[list[types.FunctionType], Any]:  # fmt: skip
+        """The functions of a rest, and the frames whose identities its place is about."""
+        if place not in self._rests:
+            self._rests[place] = make(), frames
+        return self._rests[place]
+
+    def add(self, place: object, made: Made) -> None:
+        """Offer an entry. place: of the function, or of the rest of it, that it is for."""
+        kept = self._made.setdefault(place, [])
+        kept[:] = [m for m in kept if m() is not None]
+        kept.append(weakref.ref(made))
+
+    def fitting(self, place: object, args: tuple[object, ...]) -> Made | None:
+        """What was made for somebody else and fits these flat arguments; the oldest."""
+        for ref in self._made.get(place, ()):
+            made = ref()
+            if made is not None and made.program is not None and made.program.check(args):
+                return made
+        return None
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -79,7 +115,7 @@ class Site:
     it had no operator. copies: whether captures may repeat calls (ADR 0017). by_data, supposes: as
     of `Varying` (ADR 0028). hooks_stay: whether hooks that the frame registers are not removed.
     promised: of the arguments of the call that is compiled. called: names of those of modules.
-    counters: as of `Varying`.
+    counters: as of `Varying`. kin: of the functions that may use its entries; place: its own there.
     """
 
     options: Options
@@ -107,6 +143,8 @@ class Site:
     promised: Promised | None = None
     called: dict[Source, str] = field(default_factory=dict)
     counters: bool = True
+    kin: Kin | None = None
+    place: object = None
 
     def varying(self) -> Varying:
         """What changes from call to call, as far as that is known."""

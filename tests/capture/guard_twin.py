@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import torchweld
+from torchweld.module import own_call
 
 
 def same(got: Any, expected: Any) -> None:
@@ -64,7 +65,7 @@ def changed(fn: Any, change: Callable[[], Any], made: int, *args: Any) -> None:
 
 def settled(compiled: Any) -> bool:
     """Whether an entry that answers goes by a snapshot."""
-    entries = getattr(compiled, "entries", None) or type(compiled).__call__.entries
+    entries = getattr(compiled, "entries", None) or own_call(compiled).entries
     return any(e.hits and e.program.settled for e in entries)
 
 

@@ -6,8 +6,6 @@ attributes of the original one, is then made an instance of the matching class b
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,75 +14,43 @@ from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont
 from torchweld.capture.tables import FUNCTIONS
 from torchweld.capture.values.base import Const, InstanceValue, Value
+from torchweld.ir.source import Attr, Source
 
-ORIGINAL, ORIGIN = "_torchweld_original", "_torchweld_origin"
-Remake = Callable[[type, "Original"], type]
-
-
-class Original:
-    """The original of one compiled module, held weakly. Called: its class, also when it is gone.
-
-    remake: what makes the class of the compiled module out of the one of the original.
-    """
-
-    __slots__ = ("__weakref__", "_kind", "_made", "_module", "_remake")
-
-    def __init__(self, module: torch.nn.Module, remake: Remake) -> None:
-        self._module = weakref.ref(module)
-        self._remake = remake
-        self._kind: type = type(module)
-        self._made: dict[type, Callable[[], Any]] = {}
-
-    @property
-    def __name__(self) -> str:
-        return "class of the module that was compiled"
-
-    def __call__(self) -> type:
-        module = self._module()
-        if module is not None:
-            self._kind = type(module)
-        return self._kind
-
-    def class_of(self, kind: type) -> type:
-        """The class of the compiled module while the original is a `kind`."""
-        found: type | None = self._made.get(kind, lambda: None)()
-        if found is None:
-            found = self._remake(kind, self)
-            self._made[kind] = weakref.ref(found)
-        return found
-
-    @property
-    def lives(self) -> bool:
-        """Whether somebody can still give it another class."""
-        return self._module() is not None
-
-    def follow(self, made: Any) -> None:
-        """Give the compiled module its class, unless somebody else has given it one."""
-        now = self()
-        mine = vars(type(made)).get(ORIGIN)
-        if mine is not None and mine is not now:
-            object.__setattr__(made, "__class__", self.class_of(now))
+# of a compiled module: the module that it was made of. Of its class: the class of that one, and
+# what has a `class_of`: the class of compiled modules that are made of another one.
+ORIGINAL, ORIGIN, ALIKE = "_torchweld_original", "_torchweld_origin", "_torchweld_alike"
 
 
-def original_of(kind: type) -> Original | None:
-    """What instances of a class were compiled of; None if it is no class of compiled modules."""
-    found: Original | None = getattr(kind, ORIGINAL, None)
+def is_compiled_class(kind: type) -> bool:
+    """Whether instances of a class are compiled modules."""
+    return hasattr(kind, ORIGIN)
+
+
+def original_of(module: Any) -> torch.nn.Module | None:
+    """What a compiled module was made of; None if its class was only called."""
+    found: torch.nn.Module | None = getattr(module, ORIGINAL, None)
     return found
+
+
+def follow(module: Any) -> None:
+    """Give a compiled module the class that its original has by now, unless somebody else has given
+    it one."""
+    original, own = original_of(module), vars(type(module)).get(ORIGIN)
+    if original is not None and own is not None and own is not type(original):
+        alike = getattr(type(module), ALIKE)
+        object.__setattr__(module, "__class__", alike.class_of(type(original)))
 
 
 def origin_of(module: Any) -> Any:
     """The class of which a compiled module is a compiled instance now."""
-    original = original_of(type(module))
-    assert original is not None
-    original.follow(module)
+    follow(module)
     return getattr(type(module), ORIGIN)
 
 
 def follow_originals(args: tuple[object, ...]) -> None:
     """Give the first argument, if it is a compiled module, the class that it has by now."""
-    original = original_of(type(args[0])) if args else None
-    if original is not None:
-        original.follow(args[0])
+    if args and is_compiled_class(type(args[0])):
+        follow(args[0])
 
 
 def _origin_of(cap: Capture, args: list[Value], kwargs: dict[str, Value],
@@ -95,14 +61,14 @@ def _origin_of(cap: Capture, args: list[Value], kwargs: dict[str, Value],
     cap.deliver(Const(getattr(module.klass, ORIGIN)), cont)
 
 
-def watch_original(cap: Capture, obj: object, kind: type) -> type:
+def watch_original(cap: Capture, obj: object, kind: type, source: Source) -> type:
     """The class of an object from outside; the class of its original, if it has one, is guarded."""
-    original = original_of(kind)
-    if original is None:
+    if not is_compiled_class(kind):
         return kind
-    original.follow(obj)
-    if original.lives:
-        cap.guard("state", None, (original, original()))
+    follow(obj)
+    original = original_of(obj)
+    if original is not None:
+        cap.add_guard("type", Attr.make(source, ORIGINAL), type(original))
     return type(obj)
 
 

@@ -342,7 +342,7 @@ def cell_of(cap: Capture, obj: types.CellType, source: Source, contents: Source)
 
 
 def _instance(cap: Capture, obj: object, source: Source) -> Value:
-    kind = watch_original(cap, obj, type(obj))
+    kind = watch_original(cap, obj, type(obj), source)
     cap.guard("type", source, kind)
     value = InstanceValue(kind, source, obj)
     cap.objects[id(obj)] = value

@@ -1,5 +1,6 @@
 /* Dispatcher: takes the place of a Python function. It lays the arguments out as CPython would lay
-   out the function's locals, runs the first entry whose guards succeed, or else asks `miss`. */
+   out the function's locals, runs the first entry whose guards succeed, or else asks `miss`. One
+   that is given a slot passes the call on to what its first argument has in that slot. */
 #include "_frame.h"
 
 #include <structmember.h>
@@ -13,6 +14,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *fn, *miss;
     PyObject *entries;          /* a tuple, replaced at every change */
+    PyObject *slot;             /* NULL, or a member descriptor: where first arguments hold theirs */
     PyCodeObject *code;         /* of fn, when its layout was read */
     PyObject *names;            /* of the parameters, without *args and **kwargs */
     Py_ssize_t n_positional, n_named, n_flat;
@@ -273,6 +275,18 @@ try_bound(TwDispatcher *d, PyObject *const *args, Py_ssize_t n_args, PyObject *k
     return matched;
 }
 
+/* What the first argument has in the slot, borrowed; NULL if it has none. */
+static PyObject *
+own_of(const TwDispatcher *d, PyObject *const *args, Py_ssize_t n_args)
+{
+    const PyMemberDescrObject *slot = (const PyMemberDescrObject *)d->slot;
+
+    if (n_args == 0 || !PyObject_TypeCheck(args[0], PyDescr_TYPE(slot))) {
+        return NULL;
+    }
+    return *(PyObject **)((char *)args[0] + slot->d_member->offset);
+}
+
 static PyObject *
 dispatcher_call(TwDispatcher *d, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -280,6 +294,15 @@ dispatcher_call(TwDispatcher *d, PyObject *const *args, size_t nargsf, PyObject 
     PyObject *result = NULL;
     bool matched = false;
 
+    if (d->slot != NULL) {
+        PyObject *own = own_of(d, args, n_args);
+        if (own != NULL) {
+            Py_INCREF(own);
+            result = PyObject_Vectorcall(own, args, nargsf, kwnames);
+            Py_DECREF(own);
+            return result;
+        }
+    }
     if (d->fn == NULL || d->miss == NULL) {
         PyErr_SetString(PyExc_RuntimeError, "this compiled function was torn down");
         return NULL;
@@ -310,12 +333,16 @@ dispatcher_call(TwDispatcher *d, PyObject *const *args, size_t nargsf, PyObject 
 static PyObject *
 dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fn", "miss", NULL};
-    PyObject *fn, *miss;
+    static char *names[] = {"fn", "miss", "slot", NULL};
+    PyObject *fn, *miss, *slot = NULL;
     TwDispatcher *d;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O:Dispatcher", names, &PyFunction_Type, &fn,
-                                     &miss)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|O!:Dispatcher", names, &PyFunction_Type,
+                                     &fn, &miss, &PyMemberDescr_Type, &slot)) {
+        return NULL;
+    }
+    if (slot != NULL && ((PyMemberDescrObject *)slot)->d_member->type != T_OBJECT_EX) {
+        PyErr_SetString(PyExc_TypeError, "slot must be one of __slots__");
         return NULL;
     }
     if (!PyCallable_Check(miss)) {
@@ -329,6 +356,7 @@ dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     d->vectorcall = (vectorcallfunc)dispatcher_call;
     d->fn = Py_NewRef(fn);
     d->miss = Py_NewRef(miss);
+    d->slot = Py_XNewRef(slot);
     d->enabled = 1;
     if (read_layout(d) < 0) {
         Py_CLEAR(d);
@@ -342,6 +370,7 @@ dispatcher_traverse(TwDispatcher *d, visitproc visit, void *arg)
     Py_VISIT(d->dict);
     Py_VISIT(d->fn);
     Py_VISIT(d->miss);
+    Py_VISIT(d->slot);
     Py_VISIT(d->entries);
     return 0;
 }
@@ -352,6 +381,7 @@ dispatcher_clear(TwDispatcher *d)
     Py_CLEAR(d->dict);
     Py_CLEAR(d->fn);
     Py_CLEAR(d->miss);
+    Py_CLEAR(d->slot);
     return 0;
 }
 

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any, NamedTuple, TypeVar
 from weakref import ReferenceType
 
@@ -91,6 +91,7 @@ class Dispatcher:
         cls,
         fn: FunctionType,
         miss: Callable[[Dispatcher, tuple[object, ...]], Entry | None],
+        slot: MemberDescriptorType | None = ...,
     ) -> Dispatcher: ...
     @property
     def fn(self) -> FunctionType: ...
