@@ -46,6 +46,7 @@ from torchweld.runtime.cudagraph_plan import (
     working_bytes,
 )
 from torchweld.runtime.sized import SizedExecutable, alive, runs_of
+from torchweld.runtime.workspaces import given_back
 
 if TYPE_CHECKING:
     from torchweld.runtime.steps import PiecesReport
@@ -157,7 +158,9 @@ class Device:
     def new_pool(self) -> Any:
         """Memory that only those get who ask for it here."""
         with torch.cuda.device(self.index):
-            return torch.cuda.MemPool()
+            made = torch.cuda.MemPool()
+        _own_pools.add(made.id)
+        return made
 
     def enter(self, pool: Any) -> None:
         torch._C._cuda_beginAllocateCurrentThreadToPool(self.index, pool.id)
@@ -193,6 +196,7 @@ class Device:
 
 
 _devices: dict[int, Device] = {}
+_own_pools = set[Any]()  # ids of all pools that were made here
 # Pools of Regions (_region.c), for the report.
 _regions: weakref.WeakSet[Any] = weakref.WeakSet()
 _lock = threading.Lock()
@@ -419,7 +423,8 @@ class Recorder:
         self._clear_pool()
         start = time.perf_counter()
         try:
-            with collection_paused():  # what a finalizer frees could end the capture
+            # what a finalizer frees could end the capture
+            with collection_paused(), given_back(_own_pools, self.wish.borrowing is not None):
                 record(x, device(self.index), found, self._place(x, found))
         except Exception as error:
             give_up(x, f"recording failed: {error}", self.wish.forced)
