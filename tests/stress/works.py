@@ -149,6 +149,32 @@ def own_model(dice: Random) -> None:
     assert not [ref for ref in dead if ref() is not None], "a model outlives its last name"
 
 
+class Breaking(Scaled):
+    def forward(self, x: Tensor, factor: float) -> Tensor:
+        y = super().forward(x, factor).exp()
+        return y + 1 if y.sum() > 1e9 else (y * 2).tanh() + x
+
+
+def equal_modules(dice: Random) -> None:
+    """What is compiled for one is taken over by others, here and in other threads."""
+    kind = dice.choice((Scaled, Breaking))
+    nets = [kind() for _ in range(4)]
+    made = [torchweld.compile(net) for net in nets]
+    if dice.random() < 0.5:
+        made[0] = torchweld.compile(nets[0].forward)
+    factor, rows = dice.choice((0.5, 2.0)), dice.randrange(2, 5)
+    gone = []
+    while nets:
+        x = torch.randn(rows, 4, requires_grad=dice.random() < 0.5)
+        for net, one in zip(nets, made, strict=True):
+            close(one(x, factor), net(x, factor))
+        at = dice.randrange(len(nets))
+        gone.append(weakref.ref(nets[at]))
+        del nets[at], made[at]
+        net = one = None
+    assert [ref() for ref in gone] == [None] * 4
+
+
 def own_training(dice: Random) -> None:
     def step(net: nn.Module, optimizer: Any, x: Tensor) -> Tensor:
         optimizer.zero_grad()
@@ -204,5 +230,5 @@ def forget(dice: Random) -> None:
 
 WORKS: tuple[Work, ...] = (
     shared_sizes, shared_breaks, shared_errors, shared_generators, shared_model, own_function,
-    own_model, own_training, backward_elsewhere, collect, forget,
+    own_model, equal_modules, own_training, backward_elsewhere, collect, forget,
 )  # fmt: skip
