@@ -194,6 +194,8 @@ class Capture:
     hooks_stay: whether some are not removed, so that all are registered as torch does it.
     contexts: context variables that the frame has set: (variable, value, token), the last one last.
     tensor_attrs: what the frame has put on tensors, by the id of the value and the name.
+    warned: what is known of the filters of warnings (functions/warned.py).
+    entered: blocks that the frame is in and that nobody else could leave, and why it cannot stop.
     released: whether a lock that was taken before the capture is released behind the graph.
     """
 
@@ -266,6 +268,8 @@ class Capture:
         self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
         self.ids, self.later, self.tensor_attrs, self.counters = {}, {}, {}, {}
         self.devices_before, self.hooks_stay, self.released = 0, False, False
+        self.warned: Any = None
+        self.entered: list[tuple[object, str]] = []
 
     # -------------------------------------------------------------- locations
     @property

@@ -143,6 +143,8 @@ def has_open_block(gen: GeneratorValue) -> bool:
 def _need_closed(cap: Capture) -> None:
     """Errors: Stuck if a generator of the capture, which nobody else can go on with, has code to
     run when it is closed: at the latest when the frame ends, even if nothing refers to it."""
+    for what, why in cap.entered:
+        raise Stuck("W106", why, cap.loc(), cap.birth(what))
     for made in cap.kept:
         if isinstance(made, GeneratorValue) and has_open_block(made):
             raise Stuck("W107", f"a {made.cls().__name__} is to be closed later", cap.loc(),

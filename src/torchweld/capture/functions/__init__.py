@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -82,6 +83,11 @@ for _name in (*_CLOCKS, *(f"{n}_ns" for n in _CLOCKS), "strftime", "ctime", "asc
 for _fn in (os.getpid, os.getppid, os.getcwd, os.cpu_count, os.path.exists, os.path.isfile,
             os.path.isdir):  # fmt: skip
     FUNCTIONS.add(_fn, _later("system", "reading", _fn))
+FUNCTIONS.add(warnings.warn, _later("warned", "warn"))
+for _fn in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
+    FUNCTIONS.add(_fn, _later("warned", "change", _fn))
+FUNCTIONS.add(warnings.catch_warnings.__enter__, _later("warned", "enter"))
+FUNCTIONS.add(warnings.catch_warnings.__exit__, _later("warned", "leave"))
 NAMED.add(("pprint", "pprint"), _later("system", "print_pretty"))
 for _kind in (type(threading.Lock()), type(threading.RLock())):
     for _name, _fn_name in (("__enter__", "take"), ("acquire", "take"), ("release", "release"),
