@@ -24,7 +24,7 @@ from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.items import set_item
 from torchweld.capture.modes import memory
 from torchweld.capture.namespaces import opened
-from torchweld.capture.private import real_of
+from torchweld.capture.private import note, real_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse
 from torchweld.capture.values.base import (
@@ -156,6 +156,12 @@ def _same_data(x: TensorValue, value: Value) -> bool:
         b.dtype, b.shape, b.stride(), b.storage_offset())  # fmt: skip
 
 
+def _is_text(name: str, value: Value) -> bool:
+    """Whether this is what Python says of a class."""
+    known = name in ("__doc__", "__name__", "__qualname__", "__module__")
+    return known and isinstance(value, Const) and isinstance(value.obj, str)
+
+
 def _set_private(cap: Capture, obj: Const, name: str, value: Value, done: Cont) -> None:
     """An attribute of a class that the frame has made."""
     assert isinstance(obj.obj, type)
@@ -165,7 +171,7 @@ def _set_private(cap: Capture, obj: Const, name: str, value: Value, done: Cont) 
         cap.call(Const(hook), [obj, Const(name), value], {}, done)
     elif isinstance(raw, property) and raw.fset is not None:
         cap.call(Const(raw.fset), [obj, value], {}, done)
-    elif raw is not MISSING and is_data_descriptor(raw):
+    elif raw is not MISSING and is_data_descriptor(raw) and not _is_text(name, value):
         raise refuse("W106", f"assignment to attribute {name} of a class", cap.loc())
     else:
         set_private_attr(cap, obj, name, value)
@@ -177,6 +183,7 @@ def set_private_attr(cap: Capture, obj: Const, name: str, value: Value) -> None:
     if not isinstance(obj.obj, type) or not cap.private.has(obj.obj):
         raise refuse("W106", f"assignment to attribute {name} of a class", cap.loc())
     type.__setattr__(obj.obj, name, real_of(cap, value))
+    note(cap, obj.obj, type.__setattr__, [Const(name), value], {})
 
 
 def _first_look(cap: Capture, obj: Value) -> int:

@@ -444,7 +444,8 @@ def construct(cap: Capture, fn: Const, kind: type, args: list[Value], kwargs: di
         guarded(cap, on_raise, lambda: _handle(cap, kind, handler, args, kwargs, cont))
         return
     meta_call = mro_lookup(type(kind), "__call__")
-    if isinstance(meta_call, types.FunctionType) and type(kind).__module__ != "enum":
+    plain = type(kind).__module__ != "enum" or len(args) + len(kwargs) > 1
+    if isinstance(meta_call, types.FunctionType) and plain:
         call_value(cap, Const(meta_call), [fn, *args], kwargs, cont, on_raise)
     else:
         construct_plain(cap, fn, kind, args, kwargs, cont, on_raise)

@@ -129,15 +129,17 @@ class Private:
     """Real objects that only this capture knows (private.py), by their own id.
 
     made: all of them, kept alive. stand_ins: the Value that one of them stands for, where it is
-    not the object itself. reals: the other way round, by the id of the Value.
+    not the object itself. reals: the other way round, by the id of the Value. recipes: how those
+    are made again that leave the frame.
     """
 
-    __slots__ = ("made", "reals", "stand_ins")
+    __slots__ = ("made", "reals", "recipes", "stand_ins")
 
     def __init__(self) -> None:
         self.made: dict[int, object] = {}
         self.stand_ins: dict[int, Value] = {}
         self.reals: dict[int, object] = {}
+        self.recipes: dict[int, Any] = {}
 
     def owns(self, source: Source | None) -> bool:
         """Whether a path starts at one of them."""
@@ -208,6 +210,8 @@ class Capture:
     later: dict[int, int]
     tensor_attrs: dict[tuple[int, str], tuple[TensorValue, Value]]
     counters: dict[Any, Any]
+    entered: list[tuple[object, str]]
+    warned: Any
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -268,8 +272,7 @@ class Capture:
         self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
         self.ids, self.later, self.tensor_attrs, self.counters = {}, {}, {}, {}
         self.devices_before, self.hooks_stay, self.released = 0, False, False
-        self.warned: Any = None
-        self.entered: list[tuple[object, str]] = []
+        self.entered, self.warned = [], None
 
     # -------------------------------------------------------------- locations
     @property

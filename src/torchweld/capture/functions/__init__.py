@@ -84,8 +84,8 @@ for _fn in (os.getpid, os.getppid, os.getcwd, os.cpu_count, os.path.exists, os.p
             os.path.isdir):  # fmt: skip
     FUNCTIONS.add(_fn, _later("system", "reading", _fn))
 FUNCTIONS.add(warnings.warn, _later("warned", "warn"))
-for _fn in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
-    FUNCTIONS.add(_fn, _later("warned", "change", _fn))
+for _name in ("simplefilter", "filterwarnings", "resetwarnings"):
+    FUNCTIONS.add(getattr(warnings, _name), _later("warned", "change", getattr(warnings, _name)))
 FUNCTIONS.add(warnings.catch_warnings.__enter__, _later("warned", "enter"))
 FUNCTIONS.add(warnings.catch_warnings.__exit__, _later("warned", "leave"))
 NAMED.add(("pprint", "pprint"), _later("system", "print_pretty"))

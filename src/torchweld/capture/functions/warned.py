@@ -122,7 +122,8 @@ def warn(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     what, category = given.pop("message"), given.pop("category", NONE)
     if given or type(level) is not Const or not isinstance(level.obj, int):
         raise refuse("W106", "a warning with a source or prefixes", cap.loc())
-    place = _place(cap, max(level.obj, 1))
+    at = max(level.obj, 1)
+    place = _place(cap, at)
     kind = _category(what, category)
     if not isinstance(kind, type) or not issubclass(kind, Warning):
         raise raised(TypeError, f"category must be a Warning subclass, not '{_name_of(kind)}'")
@@ -137,7 +138,7 @@ def warn(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
             assert place is not None
             _record(cap, known, action, (plain, kind, place), what, cont)
         else:
-            _show(cap, told, place, max(level.obj, 1))
+            _show(cap, told, place, at)
             cap.deliver(NONE, cont)
 
     if _is_recorded_outside(cap):

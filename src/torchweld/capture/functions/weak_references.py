@@ -102,11 +102,11 @@ def is_held(cap: Capture, x: Value) -> bool:
             return True
         if id(value) not in seen:
             seen.add(id(value))
-            waiting += _held_by(value)
+            waiting += held_by(value)
     return False
 
 
-def _held_by(value: Any) -> list[Any]:
+def held_by(value: Any) -> list[Any]:
     """What a value holds, as far as it is known."""
     match value:
         case ListValue() | TupleValue():
