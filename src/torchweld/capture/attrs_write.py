@@ -17,6 +17,7 @@ from torchweld.capture.attrs import (
     mro_lookup,
     watch_class,
 )
+from torchweld.capture.class_state import is_users
 from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.grads import set_grad
 from torchweld.capture.installed import of_the_user
@@ -79,10 +80,15 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
     if isinstance(obj, Const) and isinstance(obj.obj, type) and cap.private.has(obj.obj):
         _set_private(cap, obj, name, value, done)
         return
-    if isinstance(obj, Const) and isinstance(obj.obj, type) and (
-            set_class_attr(cap, obj.obj, name, value)):  # fmt: skip
-        done(Const(None))
-        return
+    if isinstance(obj, Const) and isinstance(obj.obj, type):
+        hook = mro_lookup(type(obj.obj), "__setattr__")
+        if isinstance(hook, types.FunctionType) and is_users(obj.obj):
+            watch_class(cap, type(obj.obj))
+            cap.call(Const(hook), [obj, Const(name), value], {}, done)
+            return
+        if set_class_attr(cap, obj.obj, name, value):
+            done(Const(None))
+            return
     why = f"assignment to attribute {name} of {obj.cls().__name__}"
     looked = _first_look(cap, obj)
     if looked:
@@ -273,6 +279,9 @@ def del_attr(cap: Capture, obj: Value, name: str) -> None:
     """del obj.name."""
     if isinstance(obj, TensorValue) and name == "grad":
         set_grad(cap, obj, NONE)
+        return
+    if isinstance(obj, Const) and isinstance(obj.obj, type) and (
+            set_class_attr(cap, obj.obj, name, None)):  # fmt: skip
         return
     if not isinstance(obj, InstanceValue):
         raise refuse("W106", f"del of attribute {name} of {obj.cls().__name__}", cap.loc())

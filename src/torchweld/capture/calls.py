@@ -15,6 +15,7 @@ import torch
 from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
 from torchweld.capture.binding import bind
+from torchweld.capture.class_writes import known_attr
 from torchweld.capture.hooks import length, plain_module_call
 from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get, instance_set
@@ -422,12 +423,13 @@ def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: d
         if forward is not None:
             call_value(cap, forward, args, kwargs, cont, on_raise)
             return
-        raw = mro_lookup(fn.klass, "forward")
+        raw = known_attr(cap, fn.klass.__mro__, "forward") or mro_lookup(fn.klass, "forward")
     if raw is torch.nn.Module.__call__:
         hooks = instance_get(cap, fn, "_forward_hooks_always_called")
         if isinstance(hooks, DictValue) and length(cap, hooks):
             on_raise = functools.partial(_seen_by_hook, cap)
-    call_value(cap, Const(raw), [fn, *args], kwargs, cont, on_raise)
+    raw = raw if isinstance(raw, Value) else Const(raw)
+    call_value(cap, raw, [fn, *args], kwargs, cont, on_raise)
 
 
 def _seen_by_hook(cap: Capture, error: Value) -> bool:

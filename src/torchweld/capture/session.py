@@ -236,7 +236,7 @@ class Capture:
         self.shown: set[int] = set()
         self.locks, self.held = list[Any](), list[Any]()
         self.class_attrs = varying.attributes
-        self.class_writes: dict[ClassAttr, Value] = {}
+        self.class_writes: dict[ClassAttr, Value | None] = {}
         self.class_states: dict[type, ClassState] = {}
         self.globals_written: dict[tuple[int, str], tuple[dict[str, object], Value | None]] = {}
         self.handled: list[Value] = []

@@ -254,7 +254,8 @@ def type_setattr(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     if not isinstance(kind, Const) or not isinstance(name, Const):
         raise refuse("W106", "assignment to an attribute of a class", cap.loc())
     outside = isinstance(kind.obj, type) and not cap.private.has(kind.obj)
-    if not outside or not set_class_attr(cap, kind.obj, str(name.obj), value):  # type: ignore[arg-type]
+    if not outside or not set_class_attr(
+            cap, kind.obj, str(name.obj), value, hooked=True):  # type: ignore[arg-type]  # fmt: skip
         set_private_attr(cap, kind, str(name.obj), value)
     cap.deliver(NONE, cont)
 
