@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import importlib
 import inspect
 import types
 import typing
@@ -396,11 +397,13 @@ def push_frame(cap: Capture, code: Code, globals_: dict[str, object], bound: dic
         if name not in frame.cells:
             frame.cells[name] = CellValue(None)
     if code.is_generator:
-        if code.flags & inspect.CO_ASYNC_GENERATOR:
-            raise refuse("W109", f"{code.name} is an asynchronous generator", cap.loc())
         frame.ip = next(i for i, x in enumerate(code.instrs) if x.op == "RETURN_GENERATOR") + 1
         awaited = bool(code.flags & inspect.CO_COROUTINE)
-        made = GeneratorValue(frame, types.CoroutineType if awaited else types.GeneratorType)
+        kind: type = types.CoroutineType if awaited else types.GeneratorType
+        if code.flags & inspect.CO_ASYNC_GENERATOR:
+            importlib.import_module("torchweld.capture.functions.async_generators")  # its methods
+            kind = types.AsyncGeneratorType
+        made = GeneratorValue(frame, kind)
         cap.note_birth(made, stops_of(cap))
         if code.protected or awaited:
             cap.kept.append(made)  # looked at when the captured frame returns
