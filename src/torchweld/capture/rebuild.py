@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchweld.capture.instances import TARGET, VarsValue
+from torchweld.capture.instances import CALLBACK, TARGET, VarsValue
 from torchweld.capture.items import advanced
 from torchweld.capture.residual_iterators import generator, stuck
 from torchweld.capture.state import refuse
@@ -232,6 +232,15 @@ def _function(r: Residual, x: FunctionValue) -> str:
     return name
 
 
+def _weak(r: Residual, x: InstanceValue, kind: str) -> str:
+    """A weak reference; what the frame alone held is gone when the frame is."""
+    given = [TARGET, CALLBACK, "key"] if x.klass is weakref.KeyedRef else [TARGET, CALLBACK]
+    if x.klass not in (weakref.ref, weakref.KeyedRef):
+        raise stuck(r.cap, x)
+    args = [v for v in (x.attrs.get(n) for n in given) if v is not None]
+    return r.assign(f"{kind}({r.items(list(args))})")
+
+
 _FROM_ARGS = ("args", "message", "exceptions")  # the last two: of an exception group
 
 
@@ -239,8 +248,8 @@ def _instance(r: Residual, x: InstanceValue) -> str:
     if x.klass in (torch._C._InferenceMode, contextvars.Token):
         raise stuck(r.cap, x)
     kind = r.bind_const(x.klass)
-    if x.klass is weakref.ref:
-        return r.assign(f"{kind}({r.expr(x.attrs[TARGET])})")  # type: ignore[arg-type]
+    if issubclass(x.klass, weakref.ref):
+        return _weak(r, x, kind)
     if issubclass(x.klass, BaseException):
         args = r.expr(x.attrs.get("args") or TupleValue([]))
         made: str = r.assign(f"{kind}(*{args})")

@@ -198,6 +198,8 @@ class Capture:
     tensor_attrs: what the frame has put on tensors, by the id of the value and the name.
     warned: what is known of the filters of warnings (functions/warned.py).
     entered: blocks that the frame is in and that nobody else could leave, and why it cannot stop.
+    weakly_held: objects of the frame that dicts and sets of weak references may hold; check_held is
+    asked when such a container is looked into.
     released: whether a lock that was taken before the capture is released behind the graph.
     """
 
@@ -212,6 +214,8 @@ class Capture:
     counters: dict[Any, Any]
     entered: list[tuple[object, str]]
     warned: Any
+    weakly_held: list[Value]
+    check_held: Callable[[Capture, InstanceValue], None]
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -272,7 +276,7 @@ class Capture:
         self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
         self.ids, self.later, self.tensor_attrs, self.counters = {}, {}, {}, {}
         self.devices_before, self.hooks_stay, self.released = 0, False, False
-        self.entered, self.warned = [], None
+        self.entered, self.warned, self.weakly_held = [], None, []
 
     # -------------------------------------------------------------- locations
     @property
