@@ -71,6 +71,45 @@ def swapped(x, node, leaf):
     return node(x).run()
 
 
+class Meta(type):
+    def __setattr__(cls, name, value):
+        super().__setattr__(name, value * 2)
+
+
+def replaces_a_method(x, node, leaf):
+    node.run = lambda self: self.held
+    return node(x).run() * 2
+
+
+def patches(x, node, leaf):
+    before = node.run
+    node.run = lambda self: before(self) * 2
+    try:
+        return leaf(x).run() + node(x).run()
+    finally:
+        node.run = before
+
+
+def calls_what_the_last_call_left(x, node, leaf):
+    n = node(x)
+    found = n.run()
+    k = x.shape[0]
+    node.run = lambda self: self.held * k
+    return found + n.run()
+
+
+def deletes(x, node, leaf):
+    leaf.run = node.run
+    leaf.extra = x.shape[0]
+    found = leaf(x).run() + leaf.extra
+    del leaf.extra
+    del leaf.run
+    try:
+        del leaf.extra
+    except AttributeError as error:
+        return found + leaf(x).run(), str(error), hasattr(leaf, "extra")
+
+
 def state(kinds):
     return [(k.__name__, name, v) for k in kinds for name, v in vars(k).items()
             if isinstance(v, int | torch.Tensor)]  # fmt: skip
@@ -82,12 +121,32 @@ def calls(fn, kinds, n=6):
 
 @pytest.mark.parametrize(("fn", "captures"), [
     (counted, 2), (inherited, 3), (kept, 2), (through_a_method, 2), (new_name, 2), (swapped, 2),
+    (replaces_a_method, 1), (patches, 1), (calls_what_the_last_call_left, 2),
 ])  # fmt: skip
 def test_writes_are_made_at_the_end_and_values_that_change_are_inputs(fn, captures):
     torchweld.reset()
     compiled = torchweld.compile(fn, backend="eager", fullgraph=True)
     assert str(calls(compiled, make())) == str(calls(fn, make()))
     assert torchweld.statistics()["captures"] == captures
+
+
+def test_what_a_metaclass_has_to_say():
+    torchweld.reset()
+    compiled = torchweld.compile(counted, backend="eager", fullgraph=True)
+    assert str(calls(compiled, make(Meta))) == str(calls(counted, make(Meta)))
+    assert torchweld.statistics()["captures"] == 2
+
+
+def test_attributes_that_are_deleted():
+    def fresh():
+        node, leaf = make()
+        return [deletes(X, node, leaf)]
+
+    torchweld.reset()
+    compiled = torchweld.compile(deletes, backend="eager", fullgraph=True)
+    node, leaf = make()
+    assert str([compiled(X, node, leaf)]) == str(fresh())
+    assert "run" not in vars(leaf) and "extra" not in vars(leaf)
 
 
 def test_methods_of_a_class_that_varies_are_still_watched():
@@ -129,19 +188,14 @@ def test_the_reason_names_the_attribute():
     assert "Node.limit` was set" in miss.text()
 
 
-class Meta(type):
-    def __setattr__(cls, name, value):
-        super().__setattr__(name, value * 2)
-
-
-def replaces_a_method(x, node, leaf):
-    node.run = lambda self: self.held
-    return node(x).run()
-
-
 def looks_at_all(x, node, leaf):
     node.made = 3
     return x + node.__dict__["made"]
+
+
+def replaced_by_a_property(x, node, leaf):
+    node.run = property(lambda self: self.held)
+    return node(x).run
 
 
 def looked_at_before(x, node, leaf):
@@ -151,8 +205,7 @@ def looked_at_before(x, node, leaf):
 
 
 @pytest.mark.parametrize(("fn", "kind"), [
-    (counted, Meta), (replaces_a_method, type), (looks_at_all, type),
-    (looked_at_before, type),
+    (looks_at_all, type), (looked_at_before, type), (replaced_by_a_property, type),
 ])  # fmt: skip
 def test_what_cannot_be_put_off_breaks_and_is_right(fn, kind):
     torchweld.reset()
@@ -172,6 +225,25 @@ class Layer(torch.nn.Module):
     def forward(self, x):
         Layer.calls += 1
         return self.lin(x) * Layer.calls
+
+
+def test_a_forward_that_is_replaced():
+    def program(x, layer):
+        kind = type(layer)
+        before = kind.forward
+        kind.forward = lambda self, y: self.lin(y) - 1
+        found = layer(x) * layer(x)
+        kind.forward = before
+        return found
+
+    torchweld.reset()
+    layer = Layer()
+    compiled = torchweld.compile(program, backend="eager", fullgraph=True)
+    before = Layer.forward
+    for _ in range(3):
+        torch.testing.assert_close(compiled(X, layer), program(X, layer))
+        assert Layer.forward is before
+    assert torchweld.statistics()["graphs"] == 1
 
 
 def test_layers_that_count_their_calls():

@@ -93,6 +93,122 @@ def parent_(x, y, n):
     return x * PA.child.parent().scale, PA.child.parent() is PA
 
 
+@stateless()
+def made_keys_(x, y, n):
+    key, table = Obj(), weakref.WeakKeyDictionary({OBJ: 2})
+    table[key] = x * 2
+    table[OBJ] += n
+    gone = table.pop(key)
+    table.setdefault(key, gone + y)
+    return table[key], len(table), table.get(KOBJ), key in table, list(table.values())
+
+
+@stateless()
+def made_values_(x, y, n):
+    table = weakref.WeakValueDictionary(a=OBJ)
+    table[n] = KOBJ
+    del table["a"]
+    return x * table[n].v + y, len(table), "a" in table, [k.v for k in table.values()]
+
+
+@stateless()
+def made_set_(x, y, n):
+    seen, key = weakref.WeakSet([OBJ]), Obj()
+    seen.add(key)
+    seen.add(OBJ)
+    before = len(seen)
+    seen.discard(key)
+    return x * before + y, len(seen), OBJ in seen, key in seen
+
+
+@stateless()
+def a_container_leaves_(x, y, n):
+    key, table = Obj(), weakref.WeakKeyDictionary()
+    table[key] = x * 2 + y
+    lost = weakref.WeakKeyDictionary()
+    lost[key] = n
+    return key, dict(table.items()), len(lost), lost if n > 100 else None
+
+
+@stateless(breaks=1)
+def a_key_that_is_dropped_(x, y, n):
+    key, table = Obj(), weakref.WeakKeyDictionary()
+    table[key] = x * 2 + y
+    before = len(table)
+    key = None
+    return before, len(table), (x * 2 + y) * n
+
+
+@stateless()
+def weak_method_(x, y, n):
+    return weakref.WeakMethod(HM.forward)()(x) * 0 + x + y
+
+
+class Memo(torch.nn.Module):
+    """Keeps what it has computed for an object."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = weakref.WeakKeyDictionary()
+        self.seen = weakref.WeakSet()
+        self.by_name = weakref.WeakValueDictionary()
+
+    def forward(self, x, key):
+        if key not in self.table:
+            self.table[key] = x * 2
+            self.seen.add(key)
+        self.by_name[len(self.by_name)] = key
+        return self.table[key] + x - len(self.seen)
+
+
+def test_a_module_that_writes_to_weak_containers():
+    torchweld.reset()
+    keys, x = [Obj(), Obj()], torch.ones(3)
+    eager, plain = Memo(), Memo()
+    compiled = torchweld.compile(plain, fullgraph=True, backend="eager")
+    for key in (*keys, *keys):
+        assert torch.equal(compiled(x, key), eager(x, key))
+        for name in ("table", "seen", "by_name"):
+            assert len(getattr(plain, name)) == len(getattr(eager, name))
+    keys.pop()
+    del key
+    gc.collect()
+    assert len(plain.table) == len(plain.seen) == 1
+    assert torchweld.statistics()["internal_errors"] == 0
+
+
+def test_a_container_of_the_frame_forgets_what_dies():
+    def program(x):
+        table = weakref.WeakValueDictionary()
+        held, lost = Obj(), Obj()
+        table["held"], table["lost"] = held, lost
+        return x * 2 + len(table), held, table
+
+    torchweld.reset()
+    compiled = torchweld.compile(program, fullgraph=True, backend="eager")
+    for fn in (program, compiled):
+        value, held, table = fn(torch.ones(2))
+        assert (value[0].item(), list(table)) == (4, ["held"])
+        assert table["held"] is held
+
+
+def test_a_callback_of_an_object_from_outside():
+    log = []
+
+    def program(x, held):
+        return x * 2 + 1, weakref.ref(held, lambda ref: log.append(ref() is None))
+
+    torchweld.reset()
+    compiled = torchweld.compile(program, fullgraph=True, backend="eager")
+    for fn in (program, compiled):
+        held = Obj()
+        _, ref = fn(torch.ones(2), held)
+        assert ref() is held
+        del held
+        assert ref() is None
+    assert log == [True, True]
+
+
 @pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
 def test_program(make, breaks):
     check(make, breaks)

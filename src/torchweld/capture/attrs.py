@@ -408,7 +408,7 @@ def generic_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None)
     if own is not None:
         cap.deliver(own, cont)
         return
-    known = known_attr(cap, obj.klass.__mro__, name)
+    known = known_attr(cap, obj.klass.__mro__, name, obj)
     if known is not None:
         watch_class(cap, obj.klass)
         cap.deliver(known, cont)

@@ -35,7 +35,7 @@ def _super_attr(cap: Capture, obj: SuperValue, name: str, cont: Cont | None) -> 
         real = None  # a method of a metaclass: the class is the instance
     kind: type = real if real is not None else start.cls()
     mro = kind.__mro__
-    known = known_attr(cap, mro[mro.index(obj.klass) + 1 :], name)
+    known = known_attr(cap, mro[mro.index(obj.klass) + 1 :], name, start if real is None else None)
     if known is not None:
         watch_class(cap, kind)
         cap.deliver(known, cont)

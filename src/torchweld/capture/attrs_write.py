@@ -17,6 +17,7 @@ from torchweld.capture.attrs import (
     mro_lookup,
     watch_class,
 )
+from torchweld.capture.class_state import is_users
 from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.grads import set_grad
 from torchweld.capture.installed import of_the_user
@@ -24,7 +25,7 @@ from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.items import set_item
 from torchweld.capture.modes import memory
 from torchweld.capture.namespaces import opened
-from torchweld.capture.private import real_of
+from torchweld.capture.private import note, real_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse
 from torchweld.capture.values.base import (
@@ -79,10 +80,15 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
     if isinstance(obj, Const) and isinstance(obj.obj, type) and cap.private.has(obj.obj):
         _set_private(cap, obj, name, value, done)
         return
-    if isinstance(obj, Const) and isinstance(obj.obj, type) and (
-            set_class_attr(cap, obj.obj, name, value)):  # fmt: skip
-        done(Const(None))
-        return
+    if isinstance(obj, Const) and isinstance(obj.obj, type):
+        hook = mro_lookup(type(obj.obj), "__setattr__")
+        if isinstance(hook, types.FunctionType) and is_users(obj.obj):
+            watch_class(cap, type(obj.obj))
+            cap.call(Const(hook), [obj, Const(name), value], {}, done)
+            return
+        if set_class_attr(cap, obj.obj, name, value):
+            done(Const(None))
+            return
     why = f"assignment to attribute {name} of {obj.cls().__name__}"
     looked = _first_look(cap, obj)
     if looked:
@@ -156,6 +162,12 @@ def _same_data(x: TensorValue, value: Value) -> bool:
         b.dtype, b.shape, b.stride(), b.storage_offset())  # fmt: skip
 
 
+def _is_text(name: str, value: Value) -> bool:
+    """Whether this is what Python says of a class."""
+    known = name in ("__doc__", "__name__", "__qualname__", "__module__")
+    return known and isinstance(value, Const) and isinstance(value.obj, str)
+
+
 def _set_private(cap: Capture, obj: Const, name: str, value: Value, done: Cont) -> None:
     """An attribute of a class that the frame has made."""
     assert isinstance(obj.obj, type)
@@ -165,7 +177,7 @@ def _set_private(cap: Capture, obj: Const, name: str, value: Value, done: Cont) 
         cap.call(Const(hook), [obj, Const(name), value], {}, done)
     elif isinstance(raw, property) and raw.fset is not None:
         cap.call(Const(raw.fset), [obj, value], {}, done)
-    elif raw is not MISSING and is_data_descriptor(raw):
+    elif raw is not MISSING and is_data_descriptor(raw) and not _is_text(name, value):
         raise refuse("W106", f"assignment to attribute {name} of a class", cap.loc())
     else:
         set_private_attr(cap, obj, name, value)
@@ -177,6 +189,7 @@ def set_private_attr(cap: Capture, obj: Const, name: str, value: Value) -> None:
     if not isinstance(obj.obj, type) or not cap.private.has(obj.obj):
         raise refuse("W106", f"assignment to attribute {name} of a class", cap.loc())
     type.__setattr__(obj.obj, name, real_of(cap, value))
+    note(cap, obj.obj, type.__setattr__, [Const(name), value], {})
 
 
 def _first_look(cap: Capture, obj: Value) -> int:
@@ -266,6 +279,9 @@ def del_attr(cap: Capture, obj: Value, name: str) -> None:
     """del obj.name."""
     if isinstance(obj, TensorValue) and name == "grad":
         set_grad(cap, obj, NONE)
+        return
+    if isinstance(obj, Const) and isinstance(obj.obj, type) and (
+            set_class_attr(cap, obj.obj, name, None)):  # fmt: skip
         return
     if not isinstance(obj, InstanceValue):
         raise refuse("W106", f"del of attribute {name} of {obj.cls().__name__}", cap.loc())

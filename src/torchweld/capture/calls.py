@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import importlib
 import inspect
 import types
 import typing
@@ -15,6 +16,7 @@ import torch
 from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
 from torchweld.capture.binding import bind
+from torchweld.capture.class_writes import known_attr
 from torchweld.capture.hooks import length, plain_module_call
 from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get, instance_set
@@ -395,11 +397,13 @@ def push_frame(cap: Capture, code: Code, globals_: dict[str, object], bound: dic
         if name not in frame.cells:
             frame.cells[name] = CellValue(None)
     if code.is_generator:
-        if code.flags & inspect.CO_ASYNC_GENERATOR:
-            raise refuse("W109", f"{code.name} is an asynchronous generator", cap.loc())
         frame.ip = next(i for i, x in enumerate(code.instrs) if x.op == "RETURN_GENERATOR") + 1
         awaited = bool(code.flags & inspect.CO_COROUTINE)
-        made = GeneratorValue(frame, types.CoroutineType if awaited else types.GeneratorType)
+        kind: type = types.CoroutineType if awaited else types.GeneratorType
+        if code.flags & inspect.CO_ASYNC_GENERATOR:
+            importlib.import_module("torchweld.capture.functions.async_generators")  # its methods
+            kind = types.AsyncGeneratorType
+        made = GeneratorValue(frame, kind)
         cap.note_birth(made, stops_of(cap))
         if code.protected or awaited:
             cap.kept.append(made)  # looked at when the captured frame returns
@@ -422,12 +426,13 @@ def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: d
         if forward is not None:
             call_value(cap, forward, args, kwargs, cont, on_raise)
             return
-        raw = mro_lookup(fn.klass, "forward")
+        raw = known_attr(cap, fn.klass.__mro__, "forward") or mro_lookup(fn.klass, "forward")
     if raw is torch.nn.Module.__call__:
         hooks = instance_get(cap, fn, "_forward_hooks_always_called")
         if isinstance(hooks, DictValue) and length(cap, hooks):
             on_raise = functools.partial(_seen_by_hook, cap)
-    call_value(cap, Const(raw), [fn, *args], kwargs, cont, on_raise)
+    raw = raw if isinstance(raw, Value) else Const(raw)
+    call_value(cap, raw, [fn, *args], kwargs, cont, on_raise)
 
 
 def _seen_by_hook(cap: Capture, error: Value) -> bool:
@@ -444,7 +449,8 @@ def construct(cap: Capture, fn: Const, kind: type, args: list[Value], kwargs: di
         guarded(cap, on_raise, lambda: _handle(cap, kind, handler, args, kwargs, cont))
         return
     meta_call = mro_lookup(type(kind), "__call__")
-    if isinstance(meta_call, types.FunctionType) and type(kind).__module__ != "enum":
+    plain = type(kind).__module__ != "enum" or len(args) + len(kwargs) > 1
+    if isinstance(meta_call, types.FunctionType) and plain:
         call_value(cap, Const(meta_call), [fn, *args], kwargs, cont, on_raise)
     else:
         construct_plain(cap, fn, kind, args, kwargs, cont, on_raise)

@@ -7,6 +7,7 @@ is read and guarded by itself, and of these classes every other attribute is.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,9 +19,9 @@ from torchweld.capture.class_state import (
     is_users,
 )
 from torchweld.capture.session import Capture
-from torchweld.capture.state import refuse
-from torchweld.capture.values.base import Const, Value
-from torchweld.ir.source import InstanceDict, Item, Source
+from torchweld.capture.state import raised, refuse
+from torchweld.capture.values.base import BoundValue, Const, FunctionValue, Value
+from torchweld.ir.source import InstanceDict, Item, Pinned, Source
 
 
 class Written(Exception):
@@ -31,36 +32,75 @@ class Written(Exception):
         self.attr = attr
 
 
-def set_class_attr(cap: Capture, kind: type, name: str, value: Value) -> bool:
-    """kind.name = value; False if that cannot be put off. Errors: Written."""
+def set_class_attr(cap: Capture, kind: type, name: str, value: Value | None,
+                   hooked: bool = False) -> bool:  # fmt: skip
+    """kind.name = value (None: del kind.name); False if that cannot be put off.
+
+    hooked: whether a method of the metaclass does it. Errors: Written; Raised if it is not there.
+    """
     shown = cap.private.has(kind) or id(kind) in cap.shown
-    plain = is_users(kind) and not shown and not cap.pure and (
-        type(kind).__setattr__ is type.__setattr__ and not hasattr(type(kind), name))  # fmt: skip
+    plain = is_users(kind) and not shown and not cap.pure and not hasattr(type(kind), name) and (
+        hooked or not _has_hook(type(kind)))  # fmt: skip
     before = next((vars(b)[name] for b in kind.__mro__ if name in vars(b)), None)
-    if not plain or not is_data(name, before) or has_protocol(value.cls()):
+    bare = value is None or _is_function(value) or not has_protocol(value.cls())
+    if not plain or not bare or not _is_plain(name, before):
         return False
     if (kind, name) not in cap.class_attrs:
         raise Written((kind, name))
+    if value is None and known_attr(cap, (kind,), name) is None:
+        raise raised(AttributeError, f"type object '{kind.__name__}' has no attribute '{name}'")
     cap.unguarded += 1
     cap.class_writes[kind, name] = value
     return True
 
 
-def known_attr(cap: Capture, mro: Sequence[type], name: str) -> Value | None:
-    """The class attribute that a look-up in these classes finds, if it is one that varies."""
+def _has_hook(meta: Any) -> bool:
+    """Whether a metaclass has a say in what is assigned."""
+    return meta.__setattr__ is not type.__setattr__ or meta.__delattr__ is not type.__delattr__
+
+
+def _is_plain(name: str, raw: object) -> bool:
+    """Whether a class attribute is found as data are, or bound to the instance."""
+    return is_data(name, None if isinstance(raw, types.FunctionType) else raw)
+
+
+def _is_function(x: Value) -> bool:
+    return isinstance(x, FunctionValue) or (
+        isinstance(x, Const) and x.cls() is types.FunctionType)  # fmt: skip
+
+
+def known_attr(cap: Capture, mro: Sequence[type], name: str, of: Value | None = None) -> Any:
+    """The class attribute that a look-up in these classes finds, if it is one that varies, else
+    None. of: the instance to which a function is bound."""
     if all(name != n for _, n in cap.class_attrs):
         return None
     for base in mro:
         varies = (base, name) in cap.class_attrs
-        pending = cap.class_writes.get((base, name))
-        if pending is not None:
-            return pending
+        if (base, name) in cap.class_writes:
+            found = cap.class_writes[base, name]
+            if found is None:
+                continue
+            return _bound(found, of)
         own = InstanceDict.make(cap.pin(base))
         if name in vars(base):
-            return cap.wrap(vars(base)[name], Item.make(own, name, False)) if varies else None
+            if not varies:
+                return None
+            return _bound(cap.wrap(vars(base)[name], Item.make(own, name, False)), of)
         if varies:
             cap.guard("lacks_key", own, name)
     return None
+
+
+def varies(cap: Capture, source: Source) -> bool:
+    """Whether a path is that of a class attribute which is assigned in each call."""
+    if not isinstance(source, Item) or not isinstance(source.base, InstanceDict):
+        return False
+    kind = source.base.base
+    return isinstance(kind, Pinned) and (kind.token.obj, source.key) in cap.class_attrs
+
+
+def _bound(x: Value, of: Value | None) -> Value:
+    return BoundValue(x, of) if of is not None and _is_function(x) else x
 
 
 def show(cap: Capture, kind: type, what: str) -> None:
@@ -105,4 +145,10 @@ def _guard_contents(cap: Capture, kind: type, source: Source) -> None:
 def class_statements(cap: Capture, bind: Any, expr: Any) -> Iterator[str]:
     """Statements that assign what the frame has assigned. bind, expr: of the residual program."""
     for (kind, name), value in cap.class_writes.items():
+        if value is None:
+            if name in vars(kind):
+                yield f"{bind(type.__delattr__)}({expr(Const(kind))}, {name!r})"
+            continue
+        if value.source is Item.make(InstanceDict.make(cap.pin(kind)), name, False):
+            continue  # it was put back
         yield f"{bind(type.__setattr__)}({expr(Const(kind))}, {name!r}, {expr(value)})"

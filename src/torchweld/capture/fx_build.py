@@ -124,6 +124,7 @@ class GraphBuilder:
         self.risky = False
         self.on_risk: Callable[[], None] = lambda: None
         self.on_data: Callable[[], None] = lambda: None
+        self.listening: Callable[[], Any] = nullcontext  # entered around each operator
         self.frees_outside = False  # a backward goes through what eager code has computed
         self.computes = False  # numbers, in the graph
         self.may_fail: list[GraphNumber] = []  # those whose arithmetic may raise
@@ -266,7 +267,8 @@ class GraphBuilder:
         writes, draws = len(self.mode.writes), self.mode.draws
         first, runs = len(self.sizes.data.maker.made), self.sizes.data.maker.runs
         try:
-            result = self.run(op, target, real_args, real_kwargs, at)
+            with self.listening():
+                result = self.run(op, target, real_args, real_kwargs, at)
         except GraphBreak:
             if not has_held(args, kwargs):
                 raise

@@ -15,11 +15,14 @@ from torchweld.capture.values.base import Const, DictValue, InstanceValue, Value
 from torchweld.ir.source import Attr, InstanceDict, Item, Source
 
 MISSING = object()
-TARGET = "object"  # the attribute of a weak reference made in the frame
+# the attributes of a weak reference made in the frame
+TARGET, CALLBACK = "object", "callback"
 
 
 def instance_get(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
     """An entry of the instance dictionary, or None; guards its absence."""
+    if cap.weakly_held and name == "data":
+        cap.check_held(cap, obj)
     if name in obj.attrs:
         known = obj.attrs[name]
         if known is not None:

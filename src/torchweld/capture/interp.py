@@ -119,9 +119,9 @@ def capture(cap: Capture, fn: types.FunctionType, args: tuple[object, ...]) -> R
         _FAKE_LOG.disabled = quiet
         for undo in reversed(cap.state_restore):
             undo()
+    settle_class_guards(cap)
     if cap.builder.n_calls == 0 and rest is None:
         raise refuse("W113", f"{code.qualname} runs no tensor operation")
-    settle_class_guards(cap)
     inputs = tuple(source for source, _, _ in cap.builder.inputs)
     check_fixed(cap, rest is not None)
     _check_hooked(cap)

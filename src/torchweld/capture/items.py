@@ -31,7 +31,7 @@ from torchweld.capture.ops import (
 from torchweld.capture.owned_items import of_owned, owned_iterator
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
-from torchweld.capture.suspend import delegates_at
+from torchweld.capture.suspend import SUSPENDED, check_end, delegates_at
 from torchweld.capture.tensors import tensor_getitem, tensor_setitem
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -521,9 +521,6 @@ def resume(cap: Capture, gen: GeneratorValue, sent: Value, cont: Cont,
     gen.frame.stack.append(sent)
 
 
-_SUSPENDED = (types.GeneratorType, types.CoroutineType)
-
-
 def _enter(cap: Capture, gen: GeneratorValue, cont: Cont,
            finished: Callable[[Value], None]) -> None:  # fmt: skip
     """Make a generator's frame the innermost one, with the exceptions that it was handling."""
@@ -551,11 +548,10 @@ def _enter(cap: Capture, gen: GeneratorValue, cont: Cont,
     def failed(exc: Value) -> bool:
         left(True)
         del cap.handled[outer:]
-        if issubclass(exc.cls(), StopIteration):
-            if gen.kind not in _SUSPENDED:  # stands for an iterator that is no generator
-                finished(Const(None))
-                return True
-            raise raised(RuntimeError, "generator raised StopIteration")
+        if gen.kind not in SUSPENDED and issubclass(exc.cls(), StopIteration):
+            finished(Const(None))  # it stands for an iterator that is no generator
+            return True
+        check_end(gen, exc)
         return False
 
     frame.on_yield, frame.on_return, frame.on_raise = yielded, returned, failed

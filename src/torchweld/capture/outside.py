@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from torchweld.capture.class_writes import varies
 from torchweld.capture.items import plain_iterator, sequence_iterator
 from torchweld.capture.numbers import RUNS_APART, itself
 from torchweld.capture.session import Capture
@@ -191,7 +192,7 @@ for _kind in (*_STEPS, itertools.count, map, filter, reversed, type(reversed([])
 # ------------------------------------------------------------------------- functions and methods
 def _function(cap: Capture, obj: types.FunctionType, source: Source) -> Value:
     """A function that was made in a function is known by its code and cells."""
-    if not given(source) or "<locals>" not in obj.__qualname__:
+    if "<locals>" not in obj.__qualname__ or not (given(source) or varies(cap, source)):
         return by_identity(cap, obj, source)
     cap.guard("type", source, types.FunctionType)
     return Loose(obj, cap.guard, source)

@@ -1,12 +1,15 @@
 """Real objects that stand for objects made in the frame, which nobody but the capture sees.
 
 A class statement makes a real class during capture. What the frame would make anew in every call is
-made once, so such an object must never leave the frame, and no guard needs to speak of it.
+made once, so such an object must never leave the frame, and no guard needs to speak of it: what
+leaves is made again by the residual program (remade.py), in the same way.
 """
 
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchweld.capture.session import Capture
@@ -30,6 +33,8 @@ from torchweld.capture.values.base import (
     constant,
 )
 
+# what Python's code makes of a class: methods of dataclasses, of named tuples
+_MADE = (types.FunctionType, property, classmethod, staticmethod)
 _DESCRIPTOR = ("__get__", "__set__", "__delete__")
 # values that real code may hand around, but not look into
 _OPAQUE = (TensorValue, InstanceValue, PartialValue, BoundValue)
@@ -37,10 +42,44 @@ _EMPTY: tuple[object, ...] = ((), frozenset())
 _IMMUTABLE = (*_OPAQUE, TupleValue)
 
 
-def keep(cap: Capture, obj: Any) -> Any:
+@dataclass(slots=True)
+class Recipe:
+    """fn(*args, **kwargs) gives such an object again; `then` is done to it, in order."""
+
+    fn: Callable[..., Any]
+    args: list[Value]
+    kwargs: dict[str, Value]
+    then: list[tuple[Callable[..., Any], list[Value], dict[str, Value]]] = field(
+        default_factory=list)  # fmt: skip
+
+
+def keep(cap: Capture, obj: Any, recipe: Recipe | None = None) -> Any:
     """`obj`, known from now on as the frame's own."""
     cap.private.made[id(obj)] = obj
+    if recipe is not None:
+        cap.private.recipes[id(obj)] = recipe
     return obj
+
+
+def note(cap: Capture, obj: Any, fn: Callable[..., Any], args: list[Value],
+         kwargs: dict[str, Value]) -> None:  # fmt: skip
+    """fn(obj, *args, **kwargs) was done to an object of the frame's own."""
+    recipe = cap.private.recipes.get(id(obj))
+    if recipe is not None:
+        recipe.then.append((fn, args, kwargs))
+
+
+def part_of(kind: type, name: str) -> Any:
+    """What a class has under a name, as it is."""
+    return vars(kind)[name]
+
+
+def keep_parts(cap: Capture, kind: type, before: dict[str, Any]) -> None:
+    """What Python's own code has put into a class of the frame's is the frame's own too."""
+    for name, raw in vars(kind).items():
+        if before.get(name) is not raw and isinstance(raw, _MADE) and id(raw) not in (
+                cap.private.made):  # fmt: skip
+            keep(cap, raw, Recipe(part_of, [Const(kind), Const(name)], {}))
 
 
 def real_of(cap: Capture, slot: Slot | None) -> Any:
@@ -66,6 +105,8 @@ def real_of(cap: Capture, slot: Slot | None) -> Any:
     cap.kept.append(value)
     if not isinstance(value, FunctionValue):
         cap.private.stand_ins[id(made)] = value
+    else:
+        cap.private.recipes[id(made)] = value
     return made
 
 

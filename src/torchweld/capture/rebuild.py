@@ -5,13 +5,15 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
+import importlib
 import types
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchweld.capture.instances import TARGET, VarsValue
+from torchweld.capture.instances import CALLBACK, TARGET, VarsValue
 from torchweld.capture.items import advanced
 from torchweld.capture.residual_iterators import generator, stuck
 from torchweld.capture.state import refuse
@@ -65,7 +67,26 @@ def _tuple(r: Residual, x: TupleValue) -> str:
 
 
 def _list(r: Residual, x: ListValue) -> str:
-    return r.assign(f"[{r.items(x.items)}]")
+    if not r.cap.private.made:
+        return r.assign(f"[{r.items(x.items)}]")
+    return _filled(r, x, "[]", lambda: f".extend([{r.items(x.items)}])")
+
+
+def _filled(r: Residual, x: Value, empty: str, fill: Callable[[], str]) -> str:
+    """A container that may hold classes that the frame has made, which may hold it."""
+    leads = importlib.import_module("torchweld.capture.remade").leads_to_open
+    name = r.names[id(x)] = r.assign(empty)
+    r._kept.append(x)
+
+    def put() -> None:
+        text = fill()  # whose statements come first
+        r.lines.append(name + text)
+
+    if leads(r, x):
+        r.when_remade(put)
+    else:
+        put()
+    return name
 
 
 def _deque(r: Residual, x: DequeValue) -> str:
@@ -74,8 +95,10 @@ def _deque(r: Residual, x: DequeValue) -> str:
 
 
 def _dict(r: Residual, x: DictValue) -> str:
-    if isinstance(x, VarsValue) and not r.cap.private.has(x.of.klass):
+    if isinstance(x, VarsValue) and not (r.goes_on and r.cap.private.has(x.of.klass)):
         return r.assign(f"{r.expr(x.of)}.__dict__")
+    if x.kind is dict and r.cap.private.made:
+        return _filled(r, x, "{}", lambda: ".update({" + r.pairs(x) + "})")
     text = "{" + r.pairs(x) + "}"
     if x.kind is dict:
         return r.assign(text)
@@ -160,9 +183,21 @@ def _cell(r: Residual, x: CellValue) -> str:
     """Filled when it exists, since what is in it may refer to it."""
     name = r.names[id(x)] = r.assign(f"{r.bind_const(types.CellType)}()")
     r._kept.append(x)
-    if x.contents is not None:
-        r.lines.append(f"{name}.cell_contents = {r.expr(x.contents)}")
+    _fill(r, name, x)
     return name
+
+
+def _fill(r: Residual, name: str, cell: CellValue) -> None:
+    """Put into a real cell what the frame's holds, once all that it may hold exists."""
+    contents = cell.contents
+
+    def put() -> None:
+        assert contents is not None
+        text = r.expr(contents)  # whose statements come first
+        r.lines.append(f"{name}.cell_contents = {text}")
+
+    if contents is not None:
+        r.when_remade(put)
 
 
 def _iterator(r: Residual, x: IteratorValue) -> str:
@@ -187,8 +222,7 @@ def _function(r: Residual, x: FunctionValue) -> str:
                     f"{r.expr(x.globals)}, {x.name!r}, {defaults}, {closure})")  # fmt: skip
     r.names[id(x)] = name
     for cell in late:
-        if cell.contents is not None:
-            r.lines.append(f"{r.names[id(cell)]}.cell_contents = {r.expr(cell.contents)}")
+        _fill(r, r.names[id(cell)], cell)
     r.lines.append(f"{name}.__qualname__ = {x.qualname!r}")
     if x.kwdefaults:
         named = ", ".join(f"{k!r}: {r.expr(v)}" for k, v in x.kwdefaults.items())
@@ -198,6 +232,15 @@ def _function(r: Residual, x: FunctionValue) -> str:
     return name
 
 
+def _weak(r: Residual, x: InstanceValue, kind: str) -> str:
+    """A weak reference; what the frame alone held is gone when the frame is."""
+    given = [TARGET, CALLBACK, "key"] if x.klass is weakref.KeyedRef else [TARGET, CALLBACK]
+    if x.klass not in (weakref.ref, weakref.KeyedRef):
+        raise stuck(r.cap, x)
+    args = [v for v in (x.attrs.get(n) for n in given) if v is not None]
+    return r.assign(f"{kind}({r.items(list(args))})")
+
+
 _FROM_ARGS = ("args", "message", "exceptions")  # the last two: of an exception group
 
 
@@ -205,8 +248,8 @@ def _instance(r: Residual, x: InstanceValue) -> str:
     if x.klass in (torch._C._InferenceMode, contextvars.Token):
         raise stuck(r.cap, x)
     kind = r.bind_const(x.klass)
-    if x.klass is weakref.ref:
-        return r.assign(f"{kind}({r.expr(x.attrs[TARGET])})")  # type: ignore[arg-type]
+    if issubclass(x.klass, weakref.ref):
+        return _weak(r, x, kind)
     if issubclass(x.klass, BaseException):
         args = r.expr(x.attrs.get("args") or TupleValue([]))
         made: str = r.assign(f"{kind}(*{args})")
@@ -235,7 +278,8 @@ def _instance(r: Residual, x: InstanceValue) -> str:
         r.lines.append(f"{r.bind_const(list.extend)}({name}, [{r.items(box.items)}])")
     elif isinstance(box, SetValue) and box.kind is set:
         r.lines.append(f"{r.bind_const(set.update)}({name}, {_set(r, box)})")
-    _set_attrs(r, x, name, {k: v for k, v in x.attrs.items() if v is not None})
+    attrs = {k: v for k, v in x.attrs.items() if v is not None}
+    r.when_remade(lambda: _set_attrs(r, x, name, attrs))
     return name
 
 

@@ -6,7 +6,9 @@ return value. Objects that several values share are built once, so identity and 
 
 from __future__ import annotations
 
+import importlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -67,6 +69,9 @@ class Residual:
         self._output_index: dict[int, int] = {}
         self._const_names: dict[int, str] = {}
         self._open: set[int] = set()
+        self.remaking = 0  # how many classes are being made
+        self.waiting: list[Callable[[], None]] = []
+        self.goes_on = bool(cap.stop) or cap.handed is not None
         self._kept: list[object] = []
         self._computes: list[LateNumber] = []
         self._inputs = {id(v): s for s, v, _ in cap.builder.inputs}
@@ -237,16 +242,35 @@ class Residual:
 
     def bind_const(self, obj: object) -> str:
         if self.cap.private.has(obj):
-            raise refuse("W106", _PRIVATE, self.cap.loc())
+            return self._remade(obj)
         name = self._const_names.get(id(obj))
         if name is None:
             name = self._const_names[id(obj)] = f"c{len(self.consts)}"
             self.consts[name] = obj
         return name
 
+    def _remade(self, obj: object) -> str:
+        """What only the capture has, made again, or what is found there.
+
+        Errors: GraphBreak, also if the frame goes on: what goes on is compiled for this class, and
+        the next call would have another one.
+        """
+        if self.goes_on:
+            raise refuse("W106", _PRIVATE, self.cap.loc())
+        make = importlib.import_module("torchweld.capture.remade").remade
+        text: str = make(self, obj)
+        return text
+
+    def when_remade(self, fill: Callable[[], None]) -> None:
+        """Call `fill` when all classes that are being made exist."""
+        if self.remaking:
+            self.waiting.append(fill)
+        else:
+            fill()
+
     def param(self, source: Source) -> str:
         if self.cap.private.owns(source):
-            raise refuse("W106", _PRIVATE, self.cap.loc())
+            return self._remade(source)
         name = self.params.get(source)
         if name is None:
             name = self.params[source] = f"x{len(self.params)}"

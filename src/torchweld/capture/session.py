@@ -129,15 +129,17 @@ class Private:
     """Real objects that only this capture knows (private.py), by their own id.
 
     made: all of them, kept alive. stand_ins: the Value that one of them stands for, where it is
-    not the object itself. reals: the other way round, by the id of the Value.
+    not the object itself. reals: the other way round, by the id of the Value. recipes: how those
+    are made again that leave the frame.
     """
 
-    __slots__ = ("made", "reals", "stand_ins")
+    __slots__ = ("made", "reals", "recipes", "stand_ins")
 
     def __init__(self) -> None:
         self.made: dict[int, object] = {}
         self.stand_ins: dict[int, Value] = {}
         self.reals: dict[int, object] = {}
+        self.recipes: dict[int, Any] = {}
 
     def owns(self, source: Source | None) -> bool:
         """Whether a path starts at one of them."""
@@ -194,6 +196,10 @@ class Capture:
     hooks_stay: whether some are not removed, so that all are registered as torch does it.
     contexts: context variables that the frame has set: (variable, value, token), the last one last.
     tensor_attrs: what the frame has put on tensors, by the id of the value and the name.
+    warned: what is known of the filters of warnings (functions/warned.py).
+    entered: blocks that the frame is in and that nobody else could leave, and why it cannot stop.
+    weakly_held: objects of the frame that dicts and sets of weak references may hold; check_held is
+    asked when such a container is looked into.
     released: whether a lock that was taken before the capture is released behind the graph.
     """
 
@@ -206,6 +212,10 @@ class Capture:
     later: dict[int, int]
     tensor_attrs: dict[tuple[int, str], tuple[TensorValue, Value]]
     counters: dict[Any, Any]
+    entered: list[tuple[object, str]]
+    warned: Any
+    weakly_held: list[Value]
+    check_held: Callable[[Capture, InstanceValue], None]
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -230,7 +240,7 @@ class Capture:
         self.shown: set[int] = set()
         self.locks, self.held = list[Any](), list[Any]()
         self.class_attrs = varying.attributes
-        self.class_writes: dict[ClassAttr, Value] = {}
+        self.class_writes: dict[ClassAttr, Value | None] = {}
         self.class_states: dict[type, ClassState] = {}
         self.globals_written: dict[tuple[int, str], tuple[dict[str, object], Value | None]] = {}
         self.handled: list[Value] = []
@@ -266,6 +276,7 @@ class Capture:
         self.pure, self.until, self.contexts, self.handles, self.devices = [], [], [], [], []
         self.ids, self.later, self.tensor_attrs, self.counters = {}, {}, {}, {}
         self.devices_before, self.hooks_stay, self.released = 0, False, False
+        self.entered, self.warned, self.weakly_held = [], None, []
 
     # -------------------------------------------------------------- locations
     @property

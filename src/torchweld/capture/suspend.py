@@ -6,6 +6,7 @@ there in Python: then what is on the virtual stack is what would be on the real 
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,14 @@ import torch
 
 from torchweld.capture.identity import guard_changed
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Stuck, VFrame, refuse
+from torchweld.capture.state import Stuck, VFrame, raised, refuse
 from torchweld.capture.symbolic import is_varying
 from torchweld.capture.values.base import (
+    TRUE,
     UNBOUND,
     CellValue,
     GeneratorValue,
+    InstanceValue,
     TensorValue,
     Value,
 )
@@ -140,9 +143,28 @@ def has_open_block(gen: GeneratorValue) -> bool:
     return bool(frame.code.instrs[row.target].op != "STOPITERATION_ERROR")
 
 
+SUSPENDED: dict[type, str] = {
+    types.GeneratorType: "generator", types.CoroutineType: "coroutine",
+    types.AsyncGeneratorType: "async generator",
+}  # fmt: skip
+
+
+def check_end(gen: GeneratorValue, exc: Value) -> None:
+    """Errors: Raised(RuntimeError) for what must not leave a generator (PEP 479)."""
+    ends = (StopIteration, StopAsyncIteration)[: 1 + (gen.kind is types.AsyncGeneratorType)]
+    name = next((e.__name__ for e in ends if issubclass(exc.cls(), e)), None)
+    if name is not None:
+        error = raised(RuntimeError, f"{SUSPENDED[gen.kind]} raised {name}")
+        assert isinstance(error.value, InstanceValue)
+        error.value.attrs.update(__cause__=exc, __context__=exc, __suppress_context__=TRUE)
+        raise error
+
+
 def _need_closed(cap: Capture) -> None:
     """Errors: Stuck if a generator of the capture, which nobody else can go on with, has code to
     run when it is closed: at the latest when the frame ends, even if nothing refers to it."""
+    for what, why in cap.entered:
+        raise Stuck("W106", why, cap.loc(), cap.birth(what))
     for made in cap.kept:
         if isinstance(made, GeneratorValue) and has_open_block(made):
             raise Stuck("W107", f"a {made.cls().__name__} is to be closed later", cap.loc(),

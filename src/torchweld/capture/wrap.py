@@ -472,7 +472,7 @@ _KEYED = ("__hash__", "__eq__")
 
 def _instance_key(cap: Capture, x: InstanceValue) -> object:
     kind = x.klass
-    if kind is weakref.ref:
+    if issubclass(x.klass, weakref.ref):
         return weak_key(cap, x)
     if kind.__hash__ is None:
         raise TypeError(f"unhashable type: '{kind.__name__}'")

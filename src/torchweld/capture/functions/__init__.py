@@ -10,6 +10,8 @@ import os
 import sys
 import threading
 import time
+import types
+import warnings
 from typing import Any
 
 import torch
@@ -82,6 +84,14 @@ for _name in (*_CLOCKS, *(f"{n}_ns" for n in _CLOCKS), "strftime", "ctime", "asc
 for _fn in (os.getpid, os.getppid, os.getcwd, os.cpu_count, os.path.exists, os.path.isfile,
             os.path.isdir):  # fmt: skip
     FUNCTIONS.add(_fn, _later("system", "reading", _fn))
+WRAPPERS.add(types.AsyncGeneratorType, _later("async_generators", "outside"))
+FUNCTIONS.add(aiter, _later("async_generators", "aiter_"))
+FUNCTIONS.add(anext, _later("async_generators", "anext_"))
+FUNCTIONS.add(warnings.warn, _later("warned", "warn"))
+for _name in ("simplefilter", "filterwarnings", "resetwarnings"):
+    FUNCTIONS.add(getattr(warnings, _name), _later("warned", "change", getattr(warnings, _name)))
+FUNCTIONS.add(warnings.catch_warnings.__enter__, _later("warned", "enter"))
+FUNCTIONS.add(warnings.catch_warnings.__exit__, _later("warned", "leave"))
 NAMED.add(("pprint", "pprint"), _later("system", "print_pretty"))
 for _kind in (type(threading.Lock()), type(threading.RLock())):
     for _name, _fn_name in (("__enter__", "take"), ("acquire", "take"), ("release", "release"),

@@ -22,7 +22,7 @@ from torchweld.capture.attrs_write import set_private_attr
 from torchweld.capture.calls import push_frame
 from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.ops import payload
-from torchweld.capture.private import keep, real_cell, real_of
+from torchweld.capture.private import Recipe, keep, keep_parts, note, real_cell, real_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, CallHandler, function, method
@@ -142,6 +142,7 @@ def make(cap: Capture, plan: Plan, names: dict[str, Value], named: Kwargs,
     if issubclass(plan.meta, enum.EnumMeta):
         _check_enum(cap, plan.bases, names)
     jobs: list[tuple[Any, Args, Kwargs]] = []
+    names = dict(names)
     for key, value in names.items():
         real = real_cell(cap, value) if isinstance(value, CellValue) else real_of(cap, value)
         plan.namespace[key] = real
@@ -150,7 +151,9 @@ def make(cap: Capture, plan: Plan, names: dict[str, Value], named: Kwargs,
             jobs.append((hook, [value], {"owner": NONE, "name": Const(key)}))
         else:
             _need_trusted(cap, type(real), ("__set_name__",))
-    kind = keep(cap, _created(cap, plan, named, jobs))
+    kind = _created(cap, plan, named, jobs)
+    keep(cap, kind, _again(cap, plan, names, named, jobs))
+    keep_parts(cap, kind, plan.namespace)
     if isinstance(own_cell, CellValue):
         own_cell.contents = Const(kind)
 
@@ -179,6 +182,36 @@ def _created(cap: Capture, plan: Plan, named: Kwargs, jobs: list[tuple[Any, Args
     hook = vars(owner)["__init_subclass__"]
     jobs.append((hook.__func__ if isinstance(hook, classmethod) else hook, [], named))
     return kind
+
+
+def _again(cap: Capture, plan: Plan, names: dict[str, Value], named: Kwargs,
+           jobs: list[tuple[Any, Args, Kwargs]]) -> Recipe:  # fmt: skip
+    """How the class is made again, without what runs of the user's: that was interpreted."""
+    hooked = tuple(str(more["name"].obj) for _, given, more in jobs if given)  # type: ignore[attr-defined]
+    quiet = any(not given for _, given, _ in jobs)
+    how = Const((plan.create is plan.meta, plan.name, tuple(names), hooked, quiet))
+    bases = TupleValue([Const(b) for b in plan.bases])
+    given = [how, Const(plan.meta), bases, TupleValue(list(names.values()))]
+    return Recipe(made_class, given, {} if quiet else named)
+
+
+def made_class(how: tuple[bool, str, tuple[str, ...], tuple[str, ...], bool], meta: Any,
+               bases: tuple[Any, ...], values: tuple[Any, ...], **named: Any) -> Any:  # fmt: skip
+    """A class. how: whether its metaclass is called, as the class statement does it; its name and
+    those of its attributes; of attributes that are only put there when it exists; whether its bases
+    are told nothing of it."""
+    by_statement, name, keys, hooked, quiet = how
+    names = dict(zip(keys, values, strict=True))
+    space = meta.__prepare__(name, bases) if by_statement else {}
+    for key, value in names.items():
+        space[key] = None if key in hooked else value
+    create = meta if by_statement else functools.partial(type.__new__, meta)
+    made = create(name, (Silent, *bases) if quiet else bases, space, **named)
+    if quiet:
+        made.__bases__ = bases
+    for key in hooked:
+        type.__setattr__(made, key, names[key])
+    return made
 
 
 def _order_of(bases: tuple[Any, ...]) -> tuple[type, ...]:
@@ -221,7 +254,8 @@ def type_setattr(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     if not isinstance(kind, Const) or not isinstance(name, Const):
         raise refuse("W106", "assignment to an attribute of a class", cap.loc())
     outside = isinstance(kind.obj, type) and not cap.private.has(kind.obj)
-    if not outside or not set_class_attr(cap, kind.obj, str(name.obj), value):  # type: ignore[arg-type]
+    if not outside or not set_class_attr(
+            cap, kind.obj, str(name.obj), value, hooked=True):  # type: ignore[arg-type]  # fmt: skip
         set_private_attr(cap, kind, str(name.obj), value)
     cap.deliver(NONE, cont)
 
@@ -272,8 +306,16 @@ def _run_for_real(fn: Any) -> CallHandler:
 
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         real_args = [real_of(cap, a) for a in args]
+        first = real_args[0] if real_args else None
+        before = dict(vars(first)) if isinstance(first, type) else {}
         made = _real(cap, fn, *real_args, **{k: real_of(cap, v) for k, v in kwargs.items()})
-        cap.deliver(Const(keep(cap, made)), cont)
+        if made is first or made is None:
+            note(cap, first, fn, args[1:], kwargs)
+        else:
+            keep(cap, made, Recipe(fn, args, kwargs))
+        if isinstance(made, type):
+            keep_parts(cap, made, before)
+        cap.deliver(Const(made), cont)
 
     return handler
 
@@ -294,6 +336,19 @@ FUNCTIONS.add(abc._abc_init, _run_for_real(abc._abc_init))  # type: ignore[attr-
 def namedtuple(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     module = {"module": Const(cap.top.globals.get("__name__")), **kwargs}
     _run_for_real(collections.namedtuple)(cap, args, module, cont)
+
+
+@function(enum.EnumMeta.__call__)
+def enum_call(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Enum(name, members): a class."""
+    kind, *given = args
+    assert isinstance(kind, Const)
+    assert isinstance(kind.obj, type)
+    if kind.obj.__members__:  # type: ignore[attr-defined]
+        raise refuse("W107", "an enum that is called with more than a value", cap.loc())
+    _check_enum(cap, (kind.obj,), {})
+    module = {"module": Const(cap.top.globals.get("__name__")), **kwargs}
+    _run_for_real(enum.EnumMeta.__call__)(cap, [kind, *given], module, cont)
 
 
 def _decorator(fn: Any) -> None:

@@ -1,4 +1,4 @@
-"""print, logging and warnings: performed after the graph, in order, with what they were given."""
+"""print and logging: performed after the graph, in order, with what they were given."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import io
 import logging
 import sys
 import types
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from torchweld.capture.functions.owned import print_to, run_owned
 from torchweld.capture.installed import of_the_user
-from torchweld.capture.instances import instance_get
 from torchweld.capture.namespaces import written
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
@@ -21,7 +19,6 @@ from torchweld.capture.suspend import stops_of
 from torchweld.capture.tables import FUNCTIONS, CallHandler, function
 from torchweld.capture.values.base import (
     NONE,
-    BoundValue,
     Const,
     DictValue,
     InstanceValue,
@@ -92,7 +89,7 @@ def print_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     texts_of(cap, args, "s", write)
 
 
-def _message(cap: Capture, x: Value) -> Value:
+def message(cap: Capture, x: Value) -> Value:
     """An argument of a log call, as it is now."""
     if isinstance(x, InstanceValue) and issubclass(x.klass, BaseException):
         return x
@@ -103,78 +100,11 @@ def deferred(fn: Any, receiver: bool) -> CallHandler:
     """What makes calls of `fn` effects. receiver: its first argument is the logger."""
 
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        given = args[: int(receiver)] + [_message(cap, a) for a in args[int(receiver) :]]
-        perform(cap, fn, given, {k: _message(cap, v) for k, v in kwargs.items()})
+        given = args[: int(receiver)] + [message(cap, a) for a in args[int(receiver) :]]
+        perform(cap, fn, given, {k: message(cap, v) for k, v in kwargs.items()})
         cap.deliver(Const(None), cont)
 
     return handler
-
-
-@function(warnings.warn)
-def warn(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """A warning of the line that eager would name."""
-    if any(_is_recorder(x) for f in cap.frames for x in f.stack):
-        raise refuse("W106", "warnings that are recorded", cap.loc())
-    given = dict(zip(("message", "category", "stacklevel"), args, strict=False)) | kwargs
-    level = given.pop("stacklevel", Const(1))
-    shown = [_message(cap, given.pop("message")), given.pop("category", Const(None))]
-    if given or type(level) is not Const or not isinstance(level.obj, int):
-        raise refuse("W106", "a warning with a source or prefixes", cap.loc())
-    at = max(level.obj, 1)
-    if at > len(cap.frames):  # a frame outside of the captured one
-        perform(cap, warn_outside, [*shown, Const(at - len(cap.frames))], {})
-    else:
-        frame = cap.frames[-at]
-        where = [Const(frame.code.filename), Const(frame.loc().line)]
-        perform(cap, warn_inside, [*shown, *where, Const(frame.globals, frame.globals_source)], {})
-    cap.deliver(Const(None), cont)
-
-
-def _is_recorder(x: Value) -> bool:
-    """Whether a value is the end of a block that records warnings."""
-    scope = x.self_ if isinstance(x, BoundValue) else None
-    if not isinstance(scope, InstanceValue) or scope.klass is not warnings.catch_warnings:
-        return False
-    records = scope.attrs.get("_record")
-    return bool(getattr(scope.real, "_record", False)) or (
-        isinstance(records, Const) and bool(records.obj))  # fmt: skip
-
-
-def warn_outside(message: Any, category: Any, level: int) -> None:
-    """Warn of a line that far outside of the compiled function."""
-    warnings.warn(message, category, stacklevel=level + 2)
-
-
-def warn_inside(message: Any, category: Any, filename: str, line: int,
-                names: dict[str, Any]) -> None:  # fmt: skip
-    """Warn of a line; names: the globals of its module."""
-    kind = type(message) if isinstance(message, Warning) else category or UserWarning
-    registry = names.setdefault("__warningregistry__", {})
-    module = names.get("__name__") or "<string>"
-    warnings.warn_explicit(message, kind, filename, line, module, registry, names)
-
-
-for _setter in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
-    FUNCTIONS.add(_setter, deferred(_setter, receiver=False))
-
-
-@function(warnings.catch_warnings.__enter__)
-def catch_warnings(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    """Filters are set and put back in the order of the warnings. Errors: GraphBreak if what is
-    warned of is to be looked at."""
-    (scope,) = args
-    assert isinstance(scope, InstanceValue)
-    records = instance_get(cap, scope, "_record")
-    if not isinstance(records, Const) or records.obj:
-        raise refuse("W106", "warnings that are recorded", cap.loc())
-    perform(cap, warnings.catch_warnings.__enter__, [scope], {})
-    cap.deliver(Const(None), cont)
-
-
-@function(warnings.catch_warnings.__exit__)
-def end_warnings(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    perform(cap, warnings.catch_warnings.__exit__, [args[0]], {})
-    cap.deliver(Const(None), cont)
 
 
 def _changed_by(logger: logging.Logger) -> list[Any]:

@@ -35,12 +35,12 @@ Kwargs = dict[str, Value]
 
 def _class_polyfill(kind: Any, fn: Any) -> None:
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        _call_as(cap, kind, fn, args, kwargs, cont)
+        call_as(cap, kind, fn, args, kwargs, cont)
 
     CLASSES.add(kind, handler)
 
 
-def _call_as(cap: Capture, kind: type, fn: Any, args: Args, kwargs: Kwargs,
+def call_as(cap: Capture, kind: type, fn: Any, args: Args, kwargs: Kwargs,
              cont: Cont | None) -> None:  # fmt: skip
     """Call a generator function whose generators stand for iterators of another class."""
 
@@ -71,7 +71,7 @@ for _kind, _fn in (
 def batched(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if "strict" in kwargs:  # Python 3.13 has it, and 3.12 says that there is none
         raise refuse("W107", "itertools.batched with strict", cap.loc())
-    _call_as(cap, _BATCHED, polyfills.batched_, args, kwargs, cont)
+    call_as(cap, _BATCHED, polyfills.batched_, args, kwargs, cont)
 
 
 _BATCHED: Any = getattr(itertools, "batched", None)  # from Python 3.12 on
@@ -85,13 +85,13 @@ polyfill(functools.cmp_to_key, polyfills.cmp_to_key_)
 
 @method(itertools.chain, "from_iterable")
 def chain_from_iterable(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    _call_as(cap, itertools.chain, polyfills.chain_from_iterable, args[-1:], {}, cont)
+    call_as(cap, itertools.chain, polyfills.chain_from_iterable, args[-1:], {}, cont)
 
 
 @klass(itertools.repeat)
 def repeat(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if len(args) > 1 or "times" in kwargs:
-        _call_as(cap, itertools.repeat, polyfills.repeat_, args, kwargs, cont)
+        call_as(cap, itertools.repeat, polyfills.repeat_, args, kwargs, cont)
     else:
         cap.deliver(IteratorValue(lambda: args[0], itertools.repeat), cont)
 
@@ -123,7 +123,7 @@ def reversed_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     kind = next((type(reversed(k())) for k in _REVERSIBLE if box.cls() is k), reversed)
     if isinstance(x, Const) and type(x.obj) is range:
         kind = type(iter(range(0)))
-    _call_as(cap, kind, polyfills.reversed_, [x], {}, cont)
+    call_as(cap, kind, polyfills.reversed_, [x], {}, cont)
 
 
 _REVERSIBLE: tuple[Any, ...] = (list, collections.deque)

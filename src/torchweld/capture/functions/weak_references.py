@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import types
 import weakref
 from typing import Any
 
-from torchweld.capture.instances import TARGET
+from torchweld.capture.instances import CALLBACK, TARGET
 from torchweld.capture.predicates import RefersTo
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.tables import klass, method
+from torchweld.capture.tables import function, klass, method
 from torchweld.capture.values.base import (
     NONE,
     BoundValue,
@@ -43,14 +44,14 @@ def is_dead(ref: Any) -> bool:
     return ref() is None
 
 
-@method((weakref.ref, weakref.KeyedRef), "__call__")
+@method((weakref.ref, weakref.KeyedRef, weakref.WeakMethod), "__call__")
 def call_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """The object of a weak reference; that it is still there is a guard."""
     (ref,) = args
     if isinstance(ref, InstanceValue):
         made = ref.attrs[TARGET]
         assert made is not None
-        if made.source is None and not is_held(cap, made):
+        if made.source is None and not isinstance(made, Const) and not is_held(cap, made):
             raise refuse("W107", "a weak reference to what nobody may hold any more", cap.loc())
         cap.deliver(made, cont)
         return
@@ -75,19 +76,68 @@ def call_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
 def make_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """To an object from outside, which somebody else keeps alive, or to one of the frame, which is
     found as long as the frame holds it."""
-    callback = args[1] if len(args) > 1 else NONE
-    if kwargs or not isinstance(callback, Const) or callback.obj is not None:
-        raise refuse("W107", "a weak reference with a callback", cap.loc())
-    own = isinstance(args[0], TensorValue | FunctionValue) or (
-        isinstance(args[0], InstanceValue) and args[0].payload is None)
-    if not own and (args[0].source is None or not isinstance(args[0], Mutable)):
-        raise refuse("W107", f"a weak reference to a {args[0].cls().__name__}", cap.loc())
-    if isinstance(args[0], InstanceValue) and not args[0].klass.__weakrefoffset__:
-        name = args[0].klass.__name__
+    if kwargs:
+        raise raised(TypeError, "weakref() takes no keyword arguments")
+    _make(cap, weakref.ref, args, cont)
+
+
+@method(weakref.ref, "__new__")
+@function(weakref.ref.__new__)
+def new_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """How the subclasses of the standard library make one."""
+    kind = args[0]
+    if kwargs or not isinstance(kind, Const) or kind.obj not in _SUBCLASSES:
+        raise refuse("W107", "a weak reference of a class of its own", cap.loc())
+    _make(cap, kind.obj, args[1:], cont)
+
+
+@method(weakref.ref, "__init__")
+@function(weakref.ref.__init__)
+def init_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    cap.deliver(NONE, cont)
+
+
+def _make(cap: Capture, kind: type, args: Args, cont: Cont | None) -> None:
+    target, callback = args[0], args[1] if len(args) > 1 else NONE
+    calls = not isinstance(callback, Const) or callback.obj is not None
+    own = isinstance(target, TensorValue | FunctionValue) or (
+        isinstance(target, InstanceValue) and target.payload is None)
+    if not own and (target.source is None or not isinstance(target, Mutable)) and not (
+            isinstance(target, Const) and isinstance(target.obj, types.FunctionType)):  # fmt: skip
+        raise refuse("W107", f"a weak reference to a {target.cls().__name__}", cap.loc())
+    if isinstance(target, InstanceValue) and not target.klass.__weakrefoffset__:
+        name = target.klass.__name__
         raise raised(TypeError, f"cannot create weak reference to '{name}' object")
-    made = InstanceValue(weakref.ref)
-    made.attrs[TARGET] = args[0]
+    if calls and target.source is None and not isinstance(target, Const):
+        if not _only_removes(callback):
+            raise refuse("W107", "a weak reference with a callback", cap.loc())
+        cap.weakly_held.append(target)
+        cap.check_held = check_held
+    made = InstanceValue(kind)
+    made.attrs[TARGET] = target
+    if calls:
+        made.attrs[CALLBACK] = callback
     cap.deliver(made, cont)
+
+
+def _only_removes(callback: Value) -> bool:
+    """Whether a callback takes an entry out of a container of weak references."""
+    if isinstance(callback, FunctionValue):
+        return callback.code.co_filename in _FILES
+    fn = callback.obj if isinstance(callback, Const) else None
+    return isinstance(fn, types.FunctionType) and fn.__code__.co_filename in _FILES
+
+
+_SUBCLASSES = (weakref.KeyedRef, weakref.WeakMethod)
+_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+_FILES = (weakref.__file__, weakref.WeakSet.add.__code__.co_filename)
+
+
+def check_held(cap: Capture, x: InstanceValue) -> None:
+    """A container of weak references is looked into: an object of the frame that nobody holds any
+    more would be gone from it. Errors: GraphBreak."""
+    if issubclass(x.klass, _CONTAINERS) and not all(is_held(cap, o) for o in cap.weakly_held):
+        raise refuse("W107", "a weak reference to what nobody may hold any more", cap.loc())
 
 
 def is_held(cap: Capture, x: Value) -> bool:
@@ -102,11 +152,11 @@ def is_held(cap: Capture, x: Value) -> bool:
             return True
         if id(value) not in seen:
             seen.add(id(value))
-            waiting += _held_by(value)
+            waiting += held_by(value)
     return False
 
 
-def _held_by(value: Any) -> list[Any]:
+def held_by(value: Any) -> list[Any]:
     """What a value holds, as far as it is known."""
     match value:
         case ListValue() | TupleValue():
@@ -115,8 +165,8 @@ def _held_by(value: Any) -> list[Any]:
             return [*value.items.values(), *value.keys.values()]
         case SetValue():
             return list(value.items.values())
-        case InstanceValue() if value.klass is weakref.ref:
-            return []
+        case InstanceValue() if issubclass(value.klass, weakref.ref):
+            return [value.attrs.get(CALLBACK)]
         case InstanceValue():
             return [*value.attrs.values(), value.payload]
         case CellValue():

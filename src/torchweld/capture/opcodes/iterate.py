@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import types
+from typing import Any
 
 from torchweld.base.errors import GraphBreak
 from torchweld.capture.attrs import get_attr
@@ -11,7 +13,13 @@ from torchweld.capture.ops import user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Handed, Raised, Stuck, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
-from torchweld.capture.values.base import Const, GeneratorValue, Value
+from torchweld.capture.values.base import (
+    Const,
+    GeneratorValue,
+    InstanceValue,
+    IteratorValue,
+    Value,
+)
 from torchweld.frame.instr import Instr
 
 
@@ -47,9 +55,38 @@ def yield_value(cap: Capture, f: VFrame, i: Instr) -> None:
 
 @opcode("ASYNC_GEN_WRAP")
 def async_gen_wrap(cap: Capture, f: VFrame, i: Instr) -> None:
-    """Who drives the generator does it."""
+    """Who drives the generator does it, if it is not one of the capture's own."""
     if f.on_yield is not None:
-        raise refuse("W109", f"{f.code.name} is an asynchronous generator", cap.loc())
+        f.stack[-1] = _asynchronous().YieldedValue(f.stack[-1])
+
+
+def _asynchronous() -> Any:
+    """What is loaded when the first one is met."""
+    return importlib.import_module("torchweld.capture.functions.async_generators")
+
+
+@opcode("GET_AITER")
+def get_aiter(cap: Capture, f: VFrame, i: Instr) -> None:
+    _asynchronous().aiter_(cap, [f.stack.pop()], {}, f.push)
+
+
+@opcode("GET_ANEXT")
+def get_anext(cap: Capture, f: VFrame, i: Instr) -> None:
+    """Stack: iterator -> iterator, what is awaited."""
+
+    def awaited(x: Value) -> None:
+        f.stack.append(x)
+        get_awaitable(cap, f, i)
+
+    _asynchronous().anext_(cap, [f.stack[-1]], {}, awaited)
+
+
+@opcode("END_ASYNC_FOR")
+def end_async_for(cap: Capture, f: VFrame, i: Instr) -> None:
+    """Stack: iterator, exception."""
+    if not issubclass(f.stack[-1].cls(), StopAsyncIteration):
+        raise Raised(f.stack.pop())
+    f.popn(2)
 
 
 @opcode("GET_YIELD_FROM_ITER")
@@ -65,7 +102,7 @@ def get_awaitable(cap: Capture, f: VFrame, i: Instr) -> None:
     if hook is not None:
         cap.call(Const(hook), [f.stack.pop()], {}, f.push)
         return
-    if not isinstance(x, GeneratorValue) or x.kind is not types.CoroutineType:
+    if x.cls() is not types.CoroutineType and not _asynchronous().is_awaitable(x):
         raise _while_inlined(cap, f, f"await of a {x.cls().__name__}")
 
 
@@ -78,6 +115,11 @@ def _while_inlined(cap: Capture, f: VFrame, why: str) -> GraphBreak:
     born = next((at for made, at in cap.born.values()
                  if isinstance(made, GeneratorValue) and made.frame is outer), 0)  # fmt: skip
     return Stuck("W107", why, cap.loc(), born)
+
+
+def _is_own(it: Value) -> bool:
+    """Whether the capture itself advances an iterator."""
+    return it.source is None and isinstance(it, IteratorValue | InstanceValue)
 
 
 @opcode("SEND")
@@ -94,7 +136,7 @@ def send(cap: Capture, f: VFrame, i: Instr) -> None:
 
     if isinstance(it, GeneratorValue):
         resume(cap, it, sent, f.push, finished)
-    elif f.on_yield is None and it.source is not None and (
+    elif f.on_yield is None and not _is_own(it) and (
             isinstance(sent, Const) and sent.obj is None):  # fmt: skip
         f.ip += 1  # as if it were suspended in the YIELD_VALUE that follows
         raise Handed("from", it)

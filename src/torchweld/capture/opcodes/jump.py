@@ -104,6 +104,9 @@ def _leave(cap: Capture, value: Value) -> None:
             continue
         if made.kind is types.CoroutineType:
             raise refuse("W109", f"the coroutine {made.frame.code.name} is not awaited", cap.loc())
+        if made.kind is types.AsyncGeneratorType and has_open_block(made):
+            why = f"the asynchronous generator {made.frame.code.name} is to be closed by others"
+            raise refuse("W109", why, cap.loc())
         if has_open_block(made):
             _close(cap, made, value)
     guard_changed(cap)
