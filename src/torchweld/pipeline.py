@@ -41,6 +41,7 @@ from torchweld.capture.late_inputs import (
 from torchweld.capture.modes import ambient, restoring
 from torchweld.capture.session import Compiling
 from torchweld.graph.autograd import (
+    check_views,
     check_writes,
     inference_inputs,
     needs_autograd,
@@ -354,6 +355,7 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
         why = Refusal("W207", "an input requires grad and grad mode is on")
         events.emit("graph", "not frozen", why.text(), code=why.code, why=why.why)
     try:
+        check_views(gm)
         if records and outputs_require_grad(gm):
             return _counted(_differentiable(Halves(gm, *_programs().to_halves(gm, number))))
         if records:
@@ -467,7 +469,7 @@ def _backward(compiled: weakref.ref[Compiled], halves: Halves,
     cfg, parts = config.current(), halves.parts
     try:
         with Compiling():
-            program, places, numbers = halves.make(given)
+            program, places, numbers, unread = halves.make(given)
             executable = _executable(program, halves.static, settings_of(halves.gm),
                                      Lending(least=0), _borrowing(compiled(), parts))  # fmt: skip
     except Exception as error:
@@ -485,7 +487,7 @@ def _backward(compiled: weakref.ref[Compiled], halves: Halves,
         owner.backwards.append(executable)
     env = env_of(parts.forward.forward) if parts.forward.sizes else None
     facts = () if env is None else tuple(f for f in env.all_facts() if f not in halves.known)
-    return Gradients(executable, places, numbers, facts)
+    return Gradients(executable, places, numbers, facts, unread)
 
 
 def _lending(parts: Joint) -> Lending:

@@ -41,9 +41,9 @@ from torchweld.lower.freeze import freeze
 from torchweld.lower.host import split_host
 from torchweld.lower.run import lower
 
-# for the results whose gradients are given: the Program, which outputs are the gradients, and the
-# symbols that it is given last as numbers
-Half = tuple[Program, tuple[int | None, ...], tuple[Sym, ...]]
+# for the results whose gradients are given: the Program, which outputs are the gradients, the
+# symbols that it is given last as numbers, and which kept values eager does not read
+Half = tuple[Program, tuple[int | None, ...], tuple[Sym, ...], frozenset[int]]
 MakeBackward = Callable[[Sequence[bool]], Half]
 
 
@@ -158,7 +158,7 @@ def _cut(parts: Joint, given: Sequence[bool], number: int,
          cfg: Config) -> Half:  # fmt: skip
     with events.timed("graph"):
         cut = backward(parts, given, cfg)
-    return _backward_program(cut.pair, number), cut.gradients, cut.numbers
+    return _backward_program(cut.pair, number), cut.gradients, cut.numbers, cut.unread
 
 
 def _backward_program(pair: GraphPair, number: int) -> Program:
@@ -205,7 +205,7 @@ def _stretched_backward(seen: Stretched, given: Sequence[bool],
             if again.cfg.verify:
                 check_same(long, again.backward(seen, given)[0])
             events.emit("graph", "repeats", outcome="backward lengthened")
-            return long, whole.gradients, whole.numbers
+            return long, whole.gradients, whole.numbers, whole.unread
         found = long
     events.emit("graph", "repeats", outcome=f"backward compiled whole: {found}")
     return again.backward(seen, given)

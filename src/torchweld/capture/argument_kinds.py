@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from torchweld.ir.nested import lost_history
+
 PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout,
          torch.memory_format)  # fmt: skip
 ARGUMENT = (*PLAIN, slice, type(Ellipsis), range)
@@ -38,14 +40,3 @@ def oddity(x: torch.Tensor) -> str | None:
     if x.requires_grad and not (x.is_floating_point() or x.is_complex()):
         return "has integers and a gradient"
     return None
-
-
-def lost_history(x: torch.Tensor) -> bool:
-    """Whether autograd cannot say any more what a view was computed from: it raises."""
-    if not x._is_view():
-        return False
-    try:
-        x.is_leaf  # noqa: B018
-    except RuntimeError:
-        return True
-    return False

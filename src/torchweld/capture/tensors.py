@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from torchweld.base.errors import GraphBreak
-from torchweld.capture.argument_kinds import lost_history
 from torchweld.capture.attrs import from_python, mro_lookup, watch_method
 from torchweld.capture.grads import grad_of
 from torchweld.capture.instances import MISSING
@@ -33,7 +32,7 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.unread import PassedTensor, UnreadTensor
-from torchweld.ir.nested import memory_of
+from torchweld.ir.nested import lost_history, memory_of
 from torchweld.ir.source import Applied, InstanceDict, Item
 
 # read from the metadata: no node

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 from torchweld.base.errors import Unsupported
 from torchweld.graph.state import GRAD_SETTERS
 from torchweld.ir.graph import VAL
+from torchweld.ir.nested import lost_history
 from torchweld.ir.takes import TAKES
 
 _ENTERS: Any = torch.autograd.grad_mode._enter_inference_mode
@@ -55,10 +56,24 @@ def needs_autograd(
 
 def outputs_require_grad(gm: GraphModule) -> bool:
     """Whether an output of the captured graph requires grad, or may."""
+    return any(not isinstance(v, Tensor) or v.requires_grad for v in _returned(gm))
+
+
+def _returned(gm: GraphModule) -> list[Any]:
+    """The captured values of the outputs."""
     (returned,) = gm.graph.output_node().args
     items = returned if isinstance(returned, (tuple, list)) else [returned]
-    values = [n.meta.get(VAL) for n in items if isinstance(n, Node)]
-    return any(not isinstance(v, Tensor) or v.requires_grad for v in values)
+    return [n.meta.get(VAL) for n in items if isinstance(n, Node)]
+
+
+def check_views(gm: GraphModule) -> None:
+    """Refuse to return a view that was made under no_grad and whose memory was written since:
+    autograd forbids to use it, as it forbids to use eager's.
+
+    To be asked before the graph is run on its fakes. Errors: Unsupported W201.
+    """
+    if any(isinstance(v, Tensor) and lost_history(v) for v in _returned(gm)):
+        raise Unsupported("W201", "a view from no_grad of what was written since")
 
 
 def check_writes(gm: GraphModule) -> None:

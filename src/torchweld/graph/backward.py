@@ -11,6 +11,7 @@ from torch.fx import Node
 from torchweld.base.config import Config
 from torchweld.base.errors import InternalError
 from torchweld.graph.extract import Extraction, ancestors, ends_of
+from torchweld.graph.record import BACKWARD
 from torchweld.graph.rewrites.node import fake_mode_of
 from torchweld.graph.rewrites.run import rewrite
 from torchweld.graph.schema import draws_here, view_chain
@@ -30,11 +31,11 @@ def backward(joint: Joint, given: Sequence[bool], cfg: Config) -> Backward:
     """
     made = _Cut(joint, given)
     _, _, gradients = ends_of(joint.graph)
-    made.run([g for g in gradients if g is not None])
+    made.run(gradients)
     outputs: list[Node] = []
     places: list[int | None] = []
     for gradient in gradients:
-        node = None if gradient is None or gradient in made.zero else made.part.nodes[gradient]
+        node = None if gradient in made.zero else made.part.nodes[gradient]
         if node is not None and node not in outputs:
             outputs.append(node)
         places.append(None if node is None else outputs.index(node))
@@ -48,7 +49,7 @@ def backward(joint: Joint, given: Sequence[bool], cfg: Config) -> Backward:
     pair = rewrite(GraphPair(graph, (), aliases, sizes_of(graph)), cfg)
     if cfg.verify:
         verify(pair)
-    return Backward(pair, tuple(places), numbers)
+    return Backward(pair, tuple(places), numbers, made.unread(joint))
 
 
 def _alias(node: Node, inputs: Sequence[Node]) -> int | None:
@@ -67,6 +68,8 @@ class _Cut:
         for node in (*(inputs[i] for i in joint.kept_inputs),
                      *(results[k] for k in joint.kept_results), *joint.saved):  # fmt: skip
             self.part.place(node)
+        kept = len(joint.kept_inputs) + len(joint.kept_results)
+        self.kept = list(self.part.nodes)[:kept]
         self.zero: set[Node] = set()
         for tangent, there in zip(joint.tangents, given, strict=True):
             if tangent is not None and there:
@@ -114,6 +117,23 @@ class _Cut:
             waiting.pop()
             if not self._is_there(node):
                 self._take(node)
+
+    def unread(self, joint: Joint) -> frozenset[int]:
+        """The positions of kept values that eager does not read for the gradients that are given.
+
+        It reads what an operator reads that was recorded for one of them; where none is known any
+        more that read a value, it may be each of them.
+        """
+        readers: dict[Node, list[Node]] = {view_chain(n)[-1]: [] for n in self.kept}
+        for node in joint.graph.nodes if readers else ():
+            if node.meta.get(BACKWARD):
+                for a in node.all_input_nodes:
+                    readers.get(view_chain(a)[-1], []).append(node)
+        there = self.part.nodes
+        return frozenset(
+            k for k, n in enumerate(self.kept)
+            if (known := readers[view_chain(n)[-1]]) and not there[n].users
+            and not any(r in there for r in known))  # fmt: skip
 
     def _is_there(self, node: Node) -> bool:
         return node in self.part.nodes or node in self.zero

@@ -59,7 +59,7 @@ def ancestors(ends: Iterable[Node], known: Container[Node] = ()) -> set[Node]:
     return found
 
 
-def ends_of(graph: Graph) -> tuple[Sequence[Node], Sequence[Node], Sequence[Node | None]]:
+def ends_of(graph: Graph) -> tuple[Sequence[Node], Sequence[Node], Sequence[Node]]:
     """What a joint graph returns: updated inputs, results, gradients."""
     ends: Any = graph.output_node().args[0]
     updates, results, gradients = ends

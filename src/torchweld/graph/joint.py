@@ -115,6 +115,7 @@ class _Run:
         interpreter = Interpreter(self.recorder, given, grad=True, takes=takes_gradients(gm))
         outs = interpreter.run(gm)
         self.recorder.origin = "output"
+        grad = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         expected = captured_values(gm, len(outs))
         check_output_aliases(gm, outs, expected, list(zip(self.inputs, self.captured, strict=True)))
@@ -122,7 +123,7 @@ class _Run:
         if any(_is_new_leaf(x, self.inputs) for x in outs):
             raise Unsupported("W201", "a leaf that the graph makes leaves it")
         made = list(interpreter.env.values())
-        plan = plan_outputs(outs, self.inputs, made)
+        plan = plan_outputs(outs, self.inputs, made, as_views=not grad)
         likes = [None if base else expected[i] for i, base in plan.bases]
         collected = collect(self.recorder, self.inputs, self.fakes, plan.results, likes, made)
         check_overlap(collected.mutated, self.captured)
@@ -167,16 +168,9 @@ class _Run:
 
 
 def _is_new_leaf(x: Any, inputs: Sequence[Tensor]) -> bool:
-    """Whether gradients are to be kept in a tensor that was made in the graph.
-
-    Errors: Unsupported W201 for a tensor whose history torch forbids to ask for.
-    """
-    if not (isinstance(x, Tensor) and x.requires_grad):
-        return False
-    try:
-        return x.is_leaf and not any(x is y for y in inputs)
-    except RuntimeError as error:
-        raise Unsupported("W201", "a view from no_grad of what was written since") from error
+    """Whether gradients are to be kept in a tensor that was made in the graph."""
+    return isinstance(x, Tensor) and x.requires_grad and x.is_leaf and (
+        not any(x is y for y in inputs))  # fmt: skip
 
 
 def _check_requires_grad(outs: Sequence[Any], expected: Sequence[object]) -> None:
@@ -202,10 +196,10 @@ def _check_hooks(gm: GraphModule, returned: Sequence[Returned]) -> None:
             raise Unsupported("W201", "a hook of a view that the graph returns")
 
 
-def _check_fired(graph: Graph, gradients: Sequence[Node | None]) -> None:
+def _check_fired(graph: Graph, gradients: Sequence[Node]) -> None:
     """Refuse hooks that nothing but their effects asks for. Errors: Unsupported W201."""
     fired = graph.find_nodes(op="call_function", target=HOOKED)
-    if fired and not ancestors(g for g in gradients if g is not None).issuperset(fired):
+    if fired and not ancestors(gradients).issuperset(fired):
         raise Unsupported("W201", "a hook of a gradient that no input asks for")
 
 
@@ -214,7 +208,8 @@ def _traced(run: _Run, forward: _Forward, gradients: Sequence[Tensor | None]) ->
     recorder, collected = run.recorder, forward.collected
     graph = recorder.graph
     recorder.origin = "output"
-    grads = tuple(None if g is None else recorder.node_of(unwrap(g)) for g in gradients)
+    found = list(zip(run.wanted, gradients, strict=True))
+    grads = tuple(recorder.node_of(unwrap(g)) for _, g in found if g is not None)
     kept = _kept(graph)
     places = graph.find_nodes(op="placeholder")[: len(run.inputs)]
     _check_fired(graph, grads)
@@ -227,11 +222,12 @@ def _traced(run: _Run, forward: _Forward, gradients: Sequence[Tensor | None]) ->
         graph=graph,
         collected=collected,
         tangents=tuple(run.tangents),
-        wanted=run.wanted,
+        wanted=tuple(i for i, g in found if g is not None),
+        unreached=tuple(i for i, g in found if g is None),
         kept_inputs=tuple(i for i, p in enumerate(places) if p in kept),
         kept_results=tuple(k for k, v in enumerate(collected.values)
                            if view_chain(v)[-1] in kept),
-        owners=tuple(None if g is None else view_chain(g)[-1].name for g in grads),
+        owners=tuple(view_chain(g)[-1].name for g in grads),
         returned=forward.returned,
         bases=forward.plan.bases,
         reread=tuple(i for i in collected.mutated if places[i] in reread),

@@ -78,9 +78,10 @@ class Traced:
     collected: Results
     tangents: tuple[Node | None, ...]
     wanted: tuple[int, ...]
+    unreached: tuple[int, ...]
     kept_inputs: tuple[int, ...]
     kept_results: tuple[int, ...]
-    owners: tuple[str | None, ...]
+    owners: tuple[str, ...]
     returned: tuple[Returned, ...]
     bases: tuple[tuple[int, bool], ...]
     reread: tuple[int, ...]
@@ -111,6 +112,7 @@ def cut(traced: Traced, cfg: Config) -> Joint:
         graph=graph,
         tangents=traced.tangents,
         gradients=traced.wanted,
+        unreached=traced.unreached,
         kept_inputs=traced.kept_inputs,
         kept_results=traced.kept_results,
         saved=saved,
@@ -125,11 +127,9 @@ def _own_gradients(traced: Traced) -> None:
     """Clone gradients that share memory only since copies were removed."""
     output = traced.graph.output_node()
     updates, results, grads = ends_of(traced.graph)
-    owners: dict[Node, str | None] = {}
+    owners: dict[Node, str] = {}
     changed = list(grads)
     for k, (grad, owner) in enumerate(zip(grads, traced.owners, strict=True)):
-        if grad is None:
-            continue
         root = view_chain(grad)[-1]
         given = root.op == "placeholder" and root.name != owner
         if given or owners.setdefault(root, owner) != owner:
@@ -154,7 +154,7 @@ class _Choice:
         owners = {view_chain(r)[-1] for r in (*results, *traced.collected.updates)}
         self.shared = frozenset(({*inputs} | owners) - self.kept - owned)
         self.tangent_side = _depending(self.graph, [t for t in traced.tangents if t is not None])
-        self.gradients = {g for g in ends_of(self.graph)[2] if g is not None}
+        self.gradients = set(ends_of(self.graph)[2])
         self.needed = ancestors(self.gradients)
         self.ends = [n for n in self.needed if n not in self.tangent_side and (
             any(u in self.tangent_side and u in self.needed for u in n.users)

@@ -40,10 +40,13 @@ class Plan:
     sources: tuple[tuple[int, bool], ...]
 
 
-def plan_outputs(outs: Sequence[Any], inputs: Sequence[Tensor], made: Sequence[Any]) -> Plan:
+def plan_outputs(outs: Sequence[Any], inputs: Sequence[Tensor], made: Sequence[Any],
+                 as_views: bool) -> Plan:  # fmt: skip
     """What becomes of each output.
 
     made: everything that the captured graph produced, to find the bases of views.
+    as_views: whether views stay views although nobody has their base. Who gets them under no_grad,
+        at a break, may give them another shape, which changes the history of a view.
     Errors: Unsupported W201 for views of a tensor that is out of reach.
     """
     results: list[Tensor] = []
@@ -56,8 +59,9 @@ def plan_outputs(outs: Sequence[Any], inputs: Sequence[Tensor], made: Sequence[A
         if of is not None:
             sources.append((of, True))
             continue
-        shared = any(o is not out and is_wrapped(o) and share_storage(o, out) for o in outs)
-        whole = _base(out, [*outs, *made]) if shared else out
+        apart = not (as_views and out.requires_grad and out._is_view()) and not any(
+            o is not out and is_wrapped(o) and share_storage(o, out) for o in outs)  # fmt: skip
+        whole = out if apart else _base(out, [*outs, *made])
         at = next((k for k, r in enumerate(results) if r is whole), None)
         if at is None:
             at = len(results)

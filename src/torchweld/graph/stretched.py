@@ -117,8 +117,9 @@ def stretched(graph: Graph, few: Graph, r: Repeats, short: Joint) -> Stretched |
         return "sizes are read of a parameter"
     kept_inputs = _positions(short.kept_inputs, inputs, r)
     wanted = _positions(short.gradients, inputs, r)
+    unreached = _positions(short.unreached, inputs, r)
     found = _saved(short.saved, few, r)
-    if kept_inputs is None or wanted is None or found is None:
+    if kept_inputs is None or wanted is None or unreached is None or found is None:
         return "a stretch saves other values than the next"
     names, long_names, nodes = found
     first = len(short.tangents)
@@ -130,8 +131,8 @@ def stretched(graph: Graph, few: Graph, r: Repeats, short: Joint) -> Stretched |
               for x in short.returned]  # fmt: skip
     sizes = tuple(replace(row, input=inputs.shared[row.input]) for row in short.forward.sizes)
     pair = GraphPair(graph, (), short.forward.aliases, sizes=sizes)
-    long = replace(short, forward=pair, gradients=wanted, kept_inputs=kept_inputs, saved=nodes,
-                   returned=tuple(places))  # fmt: skip
+    long = replace(short, forward=pair, gradients=wanted, unreached=unreached,
+                   kept_inputs=kept_inputs, saved=nodes, returned=tuple(places))  # fmt: skip
     return Stretched(short, long, inputs, r.kept, r.count, (names, long_names))
 
 

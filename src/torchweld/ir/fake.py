@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
 
 from torchweld.ir.fake_checks import (
@@ -29,17 +29,19 @@ from torchweld.ir.predicted import anew, below_functionalization, real_strides
 from torchweld.ir.quiet import UNKNOWN_SOURCE, QuietFakeTensorMode
 from torchweld.ir.run_time_float import with_samples
 
-# what Python takes apart into many operators, where one kernel of ATen is better
-_WHOLE = frozenset((torch.ops.aten.upsample_bicubic2d.default,
-                    torch.ops.aten._upsample_bicubic2d_aa.default))  # fmt: skip
+# what Python takes apart into many operators, where one kernel of ATen is better; and what it does
+# otherwise than C++, which multiplies by noise in the dtype of the tensor
+_WHOLE: frozenset[Any] = frozenset((
+    torch.ops.aten.upsample_bicubic2d.default, torch.ops.aten._upsample_bicubic2d_aa.default,
+    F.dropout, torch.dropout, torch.dropout_,
+))  # fmt: skip
 _DEVICE = torch.ops.prim.device.default
 _META = torch.device("meta")
 
 
 def whole(target: object) -> Any:
     """Context in which an operator is run that `decomposing` is not to take apart."""
-    known = isinstance(target, OpOverload) and target in _WHOLE
-    return torch._C._DisablePythonDispatcher() if known else nullcontext()
+    return torch._C._DisablePythonDispatcher() if target in _WHOLE else nullcontext()
 
 
 def decomposing() -> Any:

@@ -58,7 +58,7 @@ def left_to_eager(func: Any, args: Args, kwargs: Mapping[str, Any]) -> str | Non
         if why is not None:
             return why
     if "out" in kwargs:
-        return _overlap_of_out(args, kwargs)
+        return _overlap_of_out(func, args, kwargs)
     return _repeated_place(func, args) or _changing(func, args) or _refused_kind(func, args, kwargs)
 
 
@@ -180,16 +180,16 @@ def _indexed(x: Tensor, indices: Sequence[Tensor | None]) -> Sequence[int]:
     return (*rest[:front], *common, *rest[front:])
 
 
-def _overlap_of_out(args: Args, kwargs: Mapping[str, Any]) -> str | None:
-    """Whether results would be written over each other, or over parts of what is still read."""
+def _overlap_of_out(func: OpOverload, args: Args, kwargs: Mapping[str, Any]) -> str | None:
+    """Whether results would be written over each other, or over what is still read."""
     out = kwargs["out"]
     if not isinstance(out, Tensor):
         return None
     if any(n > 1 and step == 0 for n, step in zip(out.shape, out.stride(), strict=True)):
         return "an out= whose elements overlap"
     memory = memory_of(out)
-    shared = [x for x in args if isinstance(x, Tensor) and memory_of(x) == memory]
-    place = _place(out)
+    shared = [x for x in tensors_in(args) if memory_of(x) == memory]
+    place = _place(out) if _in_order(func) else None
     return "an out= that overlaps an argument" if any(_place(x) != place for x in shared) else None
 
 
@@ -215,10 +215,20 @@ def _changing(func: OpOverload, args: Args) -> str | None:
         return None  # a norm that only reads its statistics
     x = args[written]
     memory = memory_of(x)
-    others = [y for y in tensors_in(args) if y is not x and memory_of(y) == memory]
-    in_order = torch.Tag.pointwise in func.tags or func is _ATEN.copy_.default
-    changing = any(changes(x, y, in_order) for y in others)
+    rest = (*args[:written], *args[written + 1:])
+    others = [y for y in tensors_in(rest) if memory_of(y) == memory]
+    changing = any(changes(x, y, _in_order(func)) for y in others)
     return "an argument that changes while it is read" if changing else None
+
+
+@lru_cache(maxsize=4096)
+def _in_order(func: OpOverload) -> bool:
+    """Whether a kernel reads an element right before it writes the one at the same position.
+
+    Not all forms of an operator are tagged.
+    """
+    forms = (getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads())
+    return func is _ATEN.copy_.default or any(torch.Tag.pointwise in f.tags for f in forms)
 
 
 @lru_cache(maxsize=4096)

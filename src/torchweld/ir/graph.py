@@ -93,8 +93,9 @@ class Joint:
     graph: forward and backward operators in one graph. Placeholders are the inputs, and somewhere
         `tangents`; the output node is (updated inputs, results, gradients), three tuples.
     tangents: per result its gradient's placeholder, None where no gradient flows.
-    gradients: positions of the inputs that require grad, as the graph returns their gradients; a
-        gradient is None where there is none.
+    gradients: positions of the inputs that some result's gradient flows to, as the graph returns
+        their gradients.
+    unreached: positions of the other inputs that require grad.
     kept_inputs, kept_results: positions of what eager's autograd keeps; backward graphs read these
         as they are, and nobody may change them before.
     saved: nodes of `graph`: what backward graphs read besides.
@@ -115,6 +116,7 @@ class Joint:
     bases: tuple[tuple[int, bool], ...]
     draws: bool
     reread: tuple[int, ...] = ()
+    unreached: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,14 @@ class Backward:
         then `numbers`.
     gradients: for each of the Joint's, which output of `pair` it is, or None.
     numbers: the symbols that no size of its other inputs tells.
+    unread: which of the kept inputs and results, in this order, eager's backward does not read for
+        these gradients: they may have been changed.
     """
 
     pair: GraphPair
     gradients: tuple[int | None, ...]
     numbers: tuple[Sym, ...] = ()
+    unread: frozenset[int] = frozenset()
 
 
 def call_node(graph: Graph, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Node:

@@ -53,6 +53,17 @@ def has_no_value(x: Tensor) -> bool:
     return isinstance(x, FakeTensor) or bool(torch._is_functional_tensor(x))
 
 
+def lost_history(x: Tensor) -> bool:
+    """Whether autograd cannot say any more what a view was computed from: it raises."""
+    if not x._is_view():
+        return False
+    try:
+        x.is_leaf  # noqa: B018
+    except RuntimeError:
+        return True
+    return False
+
+
 class Nested:
     """A callable with the name that FX writes into the code of a graph."""
 

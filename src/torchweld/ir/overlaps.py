@@ -16,12 +16,12 @@ Layout = tuple[int, list[tuple[int, int]]]  # first byte; step and count of each
 
 
 def changes(written: Tensor, read: Tensor, in_order: bool) -> bool:
-    """Whether elements that are read may be written before, at another position.
+    """Whether elements that are read may be written before.
 
     in_order: a kernel that reads an element right before it writes the one at the same position.
     """
     mine, theirs = _layout(written), _layout(read)
-    if mine is None or theirs is None or mine == theirs:
+    if mine is None or theirs is None or (mine == theirs and in_order):
         return False
     if in_order and _reads_ahead(mine, theirs) and not (_is_dense(mine) and _is_dense(theirs)):
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from torchweld.lower.tensor import (
     same_layout,
     spec_of,
     strided,
+    void,
     whole,
 )
 
@@ -78,13 +79,20 @@ def _check_shared(outs: Sequence[object], views: Sequence[View | None]) -> None:
 
 def _owner(node: Node) -> Node:
     """What `node` is a view of, maybe as another dtype."""
+    *_, last = _owners(node)
+    return last
+
+
+def _owners(node: Node) -> Iterator[Node]:
+    """The node, what it is a view of, what that is a view of, and so on."""
+    yield node
     while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
         made = node.args[0] if node.target is operator.getitem else node
         rule = LOWERINGS.get(str(made.target))
         if not (rule is not None and rule.kind == "view") and str(made.target) not in REINTERPRET:
             break
         node = node.args[0]
-    return node
+        yield node
 
 
 def _apart(outs: Sequence[object], views: Sequence[View | None],
@@ -121,7 +129,7 @@ def _own(b: Builder, out: Node, env: Env) -> View:
         raise LoweringError("W201", f"output {out.name} shares memory with an input unsaid")
     view = strided(t, spec.strides) if t.buffer.role == "temp" else None
     if view is not None and same_layout(view, spec.strides):
-        return View(view.buffer, view.shape, spec.strides, view.offset)
+        return _placed(View(view.buffer, view.shape, spec.strides, view.offset), out, _owner(out))
     if not dense(spec.shape, spec.strides):
         raise LoweringError("W201", f"output {out.name} has gaps or overlaps that no copy has")
     b.begin(out.name, b.origins, ())
@@ -140,7 +148,15 @@ def _alias(out: Node, roots: Mapping[Node, Tensor], base: Buffer) -> View:
     if view is None:
         raise LoweringError("W201", f"output {out.name} is not a strided view of {base.name}")
     # the graph's own strides may be those of the functional value, which is laid out differently
-    return view
+    return _placed(view, out, next(n for n in _owners(out) if n in roots))
+
+
+def _placed(view: View, out: Node, owner: Node) -> View:
+    """The view, where torch says that it begins if it has no elements, which say nothing."""
+    if not void(view.shape) or _memory(out) != _memory(owner):
+        return view
+    start = size(out.meta[VAL].storage_offset()) - size(owner.meta[VAL].storage_offset())
+    return replace(view, offset=view.buffer.offset + start)
 
 
 def _follow(node: Node, roots: Mapping[Node, Tensor]) -> Lowered | None:

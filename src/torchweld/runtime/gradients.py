@@ -67,18 +67,21 @@ def _holds(fact: Fact, sizes: Values) -> bool:
 class Gradients:
     """A compiled backward.
 
-    places: for each input that requires grad, its output's number. numbers: the symbols that it is
-    given last. facts: what must hold of the sizes of a call, beyond what is guarded.
+    places: for each input that gets a gradient, its output's number. numbers: the symbols that it
+    is given last. facts: what must hold of the sizes of a call, beyond what is guarded. unread:
+    which kept values, inputs and then results, may have been changed.
     """
 
-    __slots__ = ("call", "facts", "numbers", "places")
+    __slots__ = ("call", "facts", "numbers", "places", "unread")
 
     def __init__(self, call: Executable, places: tuple[int | None, ...],
-                 numbers: tuple[Expr, ...] = (), facts: tuple[Fact, ...] = ()) -> None:  # fmt: skip
+                 numbers: tuple[Expr, ...] = (), facts: tuple[Fact, ...] = (),
+                 unread: frozenset[int] = frozenset()) -> None:  # fmt: skip
         self.call = call
         self.places = places
         self.numbers = numbers
         self.facts = facts
+        self.unread = unread
 
     def fits(self, sizes: Values) -> bool:
         """Whether it may run for these sizes."""
@@ -132,6 +135,7 @@ class Differentiable:  # without slots: it is weakly referenced
         self.written = frozenset(written)
         self.draws = joint.draws
         self.reread = joint.reread
+        self.unreached = frozenset(joint.unreached)
         self.bases = joint.bases
         self.wanted = joint.gradients
         self.kept_inputs = joint.kept_inputs
@@ -152,6 +156,7 @@ class Differentiable:  # without slots: it is weakly referenced
         self.strides = tuple(None if t is None else t.stride for t in self.tangents)
         self.all_given = tuple(t is not None for t in self.tangents)
         self.pick_given = _picker([k for k, there in enumerate(self.all_given) if there])
+        self.unread: dict[Given, frozenset[int]] = {}
         self.whole: tuple[Executable, Pick] | None = None
         self.constants = tuple(k for k, t in enumerate(self.tangents) if t is None)
         self.devices = tuple(sorted({v.device.index or 0 for v in values
@@ -170,12 +175,15 @@ class Differentiable:  # without slots: it is weakly referenced
         if not _grad_enabled():
             with torch.enable_grad():  # the graph switches it on itself
                 return self(*inputs)
+        given = inputs
+        if self.unreached:  # autograd must not know that they were here
+            given = tuple([x.detach() if i in self.unreached else x for i, x in enumerate(inputs)])
         if len(self.constants) == self.n_results:
-            results: Any = self.forward(*inputs)[:-1]
-        elif _is_transformed() or not (all_plain(inputs, None) or _unwrapped(inputs)):
-            results = _Step.apply(self, *inputs)  # type: ignore[no-untyped-call]
+            results: Any = self.forward(*given)[:-1]
+        elif _is_transformed() or not (all_plain(given, None) or _unwrapped(given)):
+            results = _Step.apply(self, *given)  # type: ignore[no-untyped-call]
         else:
-            results = _apply(self, *inputs)
+            results = _apply(self, *given)
         if self.returned is None:
             return results
         sizes = self.sizes_in(inputs) if self.views_vary else None
@@ -189,6 +197,7 @@ class Differentiable:  # without slots: it is weakly referenced
                     made = self._build(given)
                     if made is not None and self.sizes:
                         self.sized[given] = made
+                    self.unread[given] = frozenset() if made is None else made.unread
                     self.backwards[given] = None if made is None else (
                         made.call, made.pick(self.n_inputs, self.wanted))  # fmt: skip
                     self.whole = self.backwards.get(self.all_given)
@@ -308,7 +317,10 @@ class _Step(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: Tensor | None) -> Any:
         what: Differentiable = ctx.what
-        saved = ctx.saved_tensors if what.saves else ()
+        try:
+            saved = ctx.saved_tensors if what.saves else ()
+        except RuntimeError:  # something was changed, but is it read for these gradients?
+            saved = _unpacked(what, ctx, tangents)
         keeps = _keeps_graph()
         made = None
         given: tuple[Any, ...] = ()
@@ -353,6 +365,26 @@ def _placed(what: Differentiable, found: Sequence[Tensor | None]
     for i, gradient in zip(what.wanted, found, strict=True):
         gradients[i + 1] = gradient
     return tuple(gradients)
+
+
+def _unpacked(what: Differentiable, ctx: Any, tangents: Sequence[Tensor | None]
+              ) -> tuple[Tensor, ...]:  # fmt: skip
+    """What was saved, where only what eager does not read for these gradients was changed since.
+
+    Errors: RuntimeError, eager's or the one that is being handled.
+    """
+    given = tuple([t is not None for t in tangents])
+    made = None if _grad_enabled() else what.backward_for(given)
+    unread = frozenset[int]() if made is None else what.unread[given]
+    found = []
+    for k, x in enumerate(ctx._raw_saved_tensors):
+        if k in unread or x.data._version == 0:
+            found.append(x.data)
+        elif k < len(what.kept_inputs) and hasattr(x, "unpack"):  # of a result it asks whose it is
+            found.append(x.unpack())
+        else:
+            raise
+    return tuple(found)
 
 
 def _unwrapped(inputs: Sequence[Tensor]) -> bool:
