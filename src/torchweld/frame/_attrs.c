@@ -5,6 +5,7 @@
 #include <structmember.h>
 
 static PyObject *function_names[3];     /* interned: __code__, __defaults__, __kwdefaults__ */
+static PyObject *getattribute;          /* interned: __getattribute__ */
 
 int
 tw_attrs_init(void)
@@ -17,7 +18,8 @@ tw_attrs_init(void)
             return -1;
         }
     }
-    return 0;
+    Py_XSETREF(getattribute, PyUnicode_InternFromString("__getattribute__"));
+    return getattribute == NULL ? -1 : 0;
 }
 
 static const TwAttr IN_PYTHON = {NULL, {{NULL, 0}}, -1};
@@ -117,6 +119,15 @@ slot(PyObject *obj, PyObject *name)
     return attr;
 }
 
+/* Whether what is there is found without Python code; a `__getattr__` is asked for the rest. */
+static bool
+finds_plainly(PyTypeObject *type)
+{
+    return type->tp_getattro == PyObject_GenericGetAttr
+        || tw_type_lookup(type, getattribute)
+            == tw_type_lookup(&PyBaseObject_Type, getattribute);
+}
+
 TwAttr
 tw_attr_read(PyObject *obj, PyObject *name)
 {
@@ -126,5 +137,5 @@ tw_attr_read(PyObject *obj, PyObject *name)
     if (PyType_Check(obj)) {
         return class_attribute((PyTypeObject *)obj, name);
     }
-    return Py_TYPE(obj)->tp_getattro == PyObject_GenericGetAttr ? slot(obj, name) : IN_PYTHON;
+    return finds_plainly(Py_TYPE(obj)) ? slot(obj, name) : IN_PYTHON;
 }

@@ -58,7 +58,7 @@ _CHEAP = frozenset((
 _READS_LOOPS = frozenset((
     aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.amax.default,
     aten.amin.default, aten._log_softmax_backward_data.default, aten._softmax_backward_data.default,
-    aten.nll_loss_forward.default, aten.max_pool2d_with_indices_backward.default,
+    aten.nll_loss_forward.default,
 ))  # fmt: skip
 
 

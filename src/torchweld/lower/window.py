@@ -18,7 +18,6 @@ from torchweld.lower.value import (
     all_of,
     binary,
     constant,
-    equal,
     guarded,
     inside,
     isnan,
@@ -110,24 +109,15 @@ def max_pool_with_indices(b: Builder, x: Tensor, kernel_size: Sequence[int],
     if 1 not in b.used:
         return (best,)
     w = _window(x, n, kernel_size, stride, padding, dilation)
-    padded = any(w.pad)
-    if padded and any(g != 1 for g in w.gap):
-        raise LoweringError("W202", "positions of maxima in padded windows with gaps")
+    if any(w.pad) or ceil_mode:
+        raise LoweringError("W202", "positions of maxima in padded windows")
     shape = w.shape(b.spec.shape)
     read = read_as(x, x.dtype)
     dims = range(len(shape) - n, len(shape))
-
-    def value(idx: Idx) -> Val:
-        return guarded(w.fits(w.at(idx)), read(w.at(idx)), lowest(x.dtype.compute))
-
-    def nan(idx: Idx) -> Val:
-        tap = _tap_of_nan(read(w.at(idx)), idx[-n:], w.taps)
-        return guarded(w.fits(w.at(idx)), tap, -1)
-
-    tap = b.reduce("argmax", shape, dims, value, keepdim=False, part="tap")
-    last = (b.reduce("max", shape, dims, nan, keepdim=False, part="last")
-            if x.dtype.is_float else None)  # fmt: skip
+    tap = b.reduce("argmax", shape, dims, lambda idx: read(w.at(idx)), keepdim=False, part="tap")
     strides = row_major(x.shape[-n:])
+    last = b.reduce("max", shape, dims, lambda idx: _tap_of_nan(read(w.at(idx)), idx[-n:], w.taps),
+                    keepdim=False, part="last") if x.dtype.is_float else None  # fmt: skip
 
     def flat(idx: Idx) -> Val:
         rest = tap.load(idx)
@@ -137,76 +127,11 @@ def max_pool_with_indices(b: Builder, x: Tensor, kernel_size: Sequence[int],
         for d in reversed(range(n)):
             k = _remainder(rest, w.taps[d])
             rest = _quotient(rest, w.taps[d])
-            at = position(idx[d - n] * w.step[d] - w.pad[d]) + k * w.gap[d]
-            if w.pad[d]:  # where nothing in the window is greater than what is outside
-                at = maximum(at, 0)
-            out = out + at * position(strides[d])
+            start = position(idx[d - n] * w.step[d] * strides[d])
+            out = out + start + k * (w.gap[d] * strides[d].value)
         return out
 
     return best, b.emit(flat, b.specs[1], "indices")
-
-
-def _windows_over(w: Window, here: Idx, outs: Idx) -> list[tuple[Idx, Val | None]]:
-    """The windows that see a position of the source, first to last, and whether each is there.
-
-    Errors: LoweringError if they have gaps, or are many.
-    """
-    if any(g != 1 for g in w.gap):
-        raise LoweringError("W202", "the backward of windows with gaps")
-    found: list[tuple[Idx, list[Val | None]]] = [((), [])]
-    for e, size, k, s, p in zip(here, outs, w.taps, w.step, w.pad, strict=True):
-        first, within = (e + p) // s, (e + p) % s
-        one: list[tuple[Expr, list[Val | None]]] = []
-        for back in reversed(range(-(-k // s))):
-            o, tap = first - back, within + back * s
-            one.append((o, [inside(o, size), inside(tap, as_expr(k))]))
-        found = [((*at, o), [*a, *c]) for at, a in found for o, c in one]
-    if len(found) > _MOST_WINDOWS:
-        raise LoweringError("W202", f"{len(found)} windows see each element")
-    return [(at, all_of(conditions)) for at, conditions in found]
-
-
-def _summed(w: Window, grad: Tensor, idx: Idx, one: Callable[[Idx], Val]) -> Val:
-    """The sum of what the windows give that see an element."""
-    n, total = w.rank, None
-    for at, there in _windows_over(w, idx[-n:], grad.shape[-n:]):
-        given = guarded(there, one((*idx[:-n], *at)), 0)
-        total = given if total is None else total + given
-    assert total is not None
-    return total
-
-
-@lowering("aten.max_pool2d_with_indices_backward.default")
-def max_pool_backward(b: Builder, grad_output: Tensor, x: Tensor, kernel_size: Sequence[int],
-                      stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
-                      ceil_mode: bool, indices: Tensor) -> Tensor:  # fmt: skip
-    """Each element gathers the gradients of the windows whose maximum it is."""
-    w = _window(x, 2, kernel_size, stride, padding, dilation)
-    read, strides = read_as(grad_output, grad_output.dtype), row_major(x.shape[-2:])
-
-    def body(idx: Idx) -> Val:
-        own = position(idx[-2] * strides[0] + idx[-1])
-        return _summed(w, grad_output, idx,
-                       lambda at: where(equal(indices.load(at), own), read(at), 0))  # fmt: skip
-
-    return b.emit(body)
-
-
-@lowering("aten.avg_pool2d_backward.default", "aten.avg_pool3d_backward.default")
-def avg_pool_backward(b: Builder, grad_output: Tensor, x: Tensor, kernel_size: Sequence[int],
-                      stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
-                      count_include_pad: bool, divisor_override: int | None) -> Tensor:  # fmt: skip
-    """Each element gathers its share of the gradients of the windows that see it."""
-    w = _window(x, _dimensions(b), kernel_size, stride, padding)
-    read = read_as(grad_output, grad_output.dtype)
-
-    def share(at: Idx) -> Val:
-        g = read(at)
-        if divisor_override:
-            return g / divisor_override
-        return g / _counted(w, at[-w.rank :], count_include_pad).to(g.dtype)
-
-    return b.emit(lambda idx: _summed(w, grad_output, idx, share))
 
 
 def _tap_of_nan(v: Val, taps: Idx, sizes: Sequence[int]) -> Val:
@@ -248,6 +173,53 @@ def avg_pool(b: Builder, x: Tensor, kernel_size: Sequence[int], stride: Sequence
         return v / _counted(w, idx[-n:], count_include_pad).to(v.dtype)
 
     return b.emit(body)
+
+
+def _windows_over(w: Window, here: Idx, outs: Idx) -> list[tuple[Idx, Val | None]]:
+    """The windows that see a position of the source, first to last, and whether each is there.
+
+    Errors: LoweringError if they have gaps, or are many.
+    """
+    if any(g != 1 for g in w.gap):
+        raise LoweringError("W202", "the backward of windows with gaps")
+    found: list[tuple[Idx, list[Val | None]]] = [((), [])]
+    for e, size, k, s, p in zip(here, outs, w.taps, w.step, w.pad, strict=True):
+        first, within = (e + p) // s, (e + p) % s
+        one: list[tuple[Expr, list[Val | None]]] = []
+        for back in reversed(range(-(-k // s))):
+            o, tap = first - back, within + back * s
+            one.append((o, [inside(o, size), inside(tap, as_expr(k))]))
+        found = [((*at, o), [*a, *c]) for at, a in found for o, c in one]
+    if len(found) > _MOST_WINDOWS:
+        raise LoweringError("W202", f"{len(found)} windows see each element")
+    return [(at, all_of(conditions)) for at, conditions in found]
+
+
+def _summed(w: Window, grad: Tensor, idx: Idx, one: Callable[[Idx], Val]) -> Val:
+    """The sum of what the windows give that see an element."""
+    n, total = w.rank, None
+    for at, there in _windows_over(w, idx[-n:], grad.shape[-n:]):
+        given = guarded(there, one((*idx[:-n], *at)), 0)
+        total = given if total is None else total + given
+    assert total is not None
+    return total
+
+
+@lowering("aten.avg_pool2d_backward.default", "aten.avg_pool3d_backward.default")
+def avg_pool_backward(b: Builder, grad_output: Tensor, x: Tensor, kernel_size: Sequence[int],
+                      stride: Sequence[int], padding: Sequence[int], ceil_mode: bool,
+                      count_include_pad: bool, divisor_override: int | None) -> Tensor:  # fmt: skip
+    """Each element gathers its share of the gradients of the windows that see it."""
+    w = _window(x, _dimensions(b), kernel_size, stride, padding)
+    read = read_as(grad_output, grad_output.dtype)
+
+    def share(at: Idx) -> Val:
+        g = read(at)
+        if divisor_override:
+            return g / divisor_override
+        return g / _counted(w, at[-w.rank :], count_include_pad).to(g.dtype)
+
+    return b.emit(lambda idx: _summed(w, grad_output, idx, share))
 
 
 def _dimensions(b: Builder) -> int:

@@ -46,7 +46,6 @@ from torchweld.runtime.cudagraph_plan import (
     working_bytes,
 )
 from torchweld.runtime.sized import SizedExecutable, alive, runs_of
-from torchweld.runtime.workspaces import given_back
 
 if TYPE_CHECKING:
     from torchweld.runtime.steps import PiecesReport
@@ -423,6 +422,7 @@ class Recorder:
         self._clear_pool()
         start = time.perf_counter()
         try:
+            given_back = importlib.import_module("torchweld.runtime.workspaces").given_back
             # what a finalizer frees could end the capture
             with collection_paused(), given_back(_own_pools, self.wish.borrowing is not None):
                 record(x, device(self.index), found, self._place(x, found))

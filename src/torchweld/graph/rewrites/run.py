@@ -26,7 +26,6 @@ from torchweld.graph.rewrites.convolution import (
 from torchweld.graph.rewrites.embedding import embedding_backward, sum_rows
 from torchweld.graph.rewrites.masks import MASKED, settle_masks
 from torchweld.graph.rewrites.matmul import PRODUCTS, fuse_activations, name_gelu
-from torchweld.graph.rewrites.positions import narrow_positions, pool_backward
 from torchweld.graph.tidy import drop_dead, name_blanks
 from torchweld.ir.graph import GraphPair
 from torchweld.ir.launches import LAUNCHED
@@ -55,10 +54,9 @@ REWRITES = (
     Rewrite("conv_bias", split_bias, frozenset((conv,))),
     Rewrite("conv_bias_gradient", split_bias_gradient, frozenset((conv_backward,))),
     Rewrite("channels_last", channels_last, frozenset((conv, conv_backward))),
-    Rewrite("positions", narrow_positions, frozenset((pool_backward,))),
 )
 # those that a joint graph needs before it is divided: they decide what is saved, and how it lies
-JOINT = frozenset(("conv_bias", "conv_bias_gradient", "channels_last", "positions"))
+JOINT = frozenset(("conv_bias", "conv_bias_gradient", "channels_last"))
 
 
 class RefusedError(Exception):
