@@ -6,6 +6,7 @@ or logged (see functions/effects.py) but not looked into.
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable
 from typing import Any
@@ -152,9 +153,11 @@ def _container_text(cap: Capture, x: Value, cont: Cont | None) -> None:
         items = list(cap.force_items(x.items))
         if isinstance(x, TupleValue):
             opening, closing = "(", ",)" if len(items) == 1 else ")"
-    elif isinstance(x, DictValue) and x.kind is dict:
+    elif isinstance(x, DictValue) and x.kind in (dict, collections.defaultdict):
         complete(cap, x)
         opening, closing = "{", "}"
+        if x.kind is not dict:
+            opening, closing = f"defaultdict({_factory(cap, x)}, {{", "})"
         for key, slot in list(x.items.items()):
             items += [x.keys[key], cap.force(slot)]
     else:
@@ -168,6 +171,14 @@ def _container_text(cap: Capture, x: Value, cont: Cont | None) -> None:
         cap.deliver(join_text(cap, [*parts, Const(closing)]), cont)
 
     texts_of(cap, items, "r", joined)
+
+
+def _factory(cap: Capture, x: DictValue) -> str:
+    """The text of what makes the values of a defaultdict. Errors: GraphBreak for a function."""
+    made = x.factory.obj if isinstance(x.factory, Const) else x
+    if not isinstance(made, type | None):
+        raise refuse("W107", "the address of a function as text", cap.loc())
+    return repr(made)
 
 
 def texts_of(cap: Capture, items: list[Value], conversion: str,
