@@ -38,7 +38,6 @@ from torchweld.capture.functions import (
     iterators,
     objects,
     on_constants,
-    optimizers,
     owned,
     queues,
     random_draws,
@@ -62,7 +61,7 @@ __all__ = [
     "caches", "checkpoints", "checks", "classes", "containers",
     "control_flow", "effects",
     "exception_groups", "exceptions", "hooks", "iterators", "objects", "on_constants",
-    "optimizers", "owned", "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib",
+    "owned", "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib",
     "texts", "torch_calls", "torch_state", "transforms", "whole",
 ]  # fmt: skip
 
@@ -84,6 +83,11 @@ for _name in (*_CLOCKS, *(f"{n}_ns" for n in _CLOCKS), "strftime", "ctime", "asc
 for _fn in (os.getpid, os.getppid, os.getcwd, os.cpu_count, os.path.exists, os.path.isfile,
             os.path.isdir):  # fmt: skip
     FUNCTIONS.add(_fn, _later("system", "reading", _fn))
+FUNCTIONS.add(torch._C._group_tensors_by_device_and_dtype, _later("optimizers", "group_tensors"))
+for _name in ("_cuda_graph_capture_health_check", "_accelerator_graph_capture_health_check"):
+    _check = vars(torch.optim.Optimizer).get(_name)
+    if _check is not None:
+        FUNCTIONS.add(_check, _later("optimizers", "health_check"))
 _REFS: tuple[Any, ...] = (weakref.ref, weakref.KeyedRef, weakref.WeakMethod)
 for _ref in _REFS:
     METHODS.add((_ref, "__call__"), _later("weak_references", "call_weakref"))
