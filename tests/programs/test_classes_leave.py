@@ -399,6 +399,17 @@ def generic_(x, n):
     return G
 
 
+@leaves(lambda r, x: ([str(k) for k in r[:4]], r[0].__args__[0] is r[4], r[1].__args__[1] is r[4],
+                      r[2].__args__[0] is r[4], r[3].__origin__ is r[4]))  # fmt: skip
+def types_with_a_class_(x, n):
+    T = typing.TypeVar("T")
+
+    class A(typing.Generic[T]):
+        v = x * 2 + n - 1
+
+    return list[A], dict[str, A], typing.Optional[A], A[int], A  # noqa: UP045
+
+
 def test_nothing_is_left_of_the_classes_of_the_capture():
     def program(x, n):
         class A:

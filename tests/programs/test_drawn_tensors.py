@@ -265,3 +265,37 @@ def test_gradients_flow_past_drawn_tensors():
         return torch.autograd.grad(loss, w)
 
     check(step, 0, (X,), (Y,), graphs=1)
+
+
+class Layers(torch.nn.Module):
+    """Stochastic depth: each layer is left out with a probability."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+            for _ in range(n)
+        )
+
+    def forward(self, x):
+        for layer in self.layers:
+            if self.training and torch.rand(1).item() < 0.3:
+                continue
+            x = x + layer(x)
+        return x
+
+
+@pytest.mark.parametrize("n", [3, 9])
+def test_stochastic_depth_has_as_many_graphs_for_any_number_of_layers(n):
+    torchweld.reset()
+    model = Layers(n)
+    compiled = torchweld.compile(model, backend="eager")
+    with torch.no_grad():
+        for seed in range(30):
+            x = torch.full((2, 4), float(seed))
+            torch.manual_seed(seed)
+            expected = model(x), torch.rand(1)
+            torch.manual_seed(seed)
+            torch.testing.assert_close((compiled(x), torch.rand(1)), expected)
+    counts = torchweld.statistics()
+    assert (counts["graphs"], counts["internal_errors"]) == (3, 0)

@@ -153,7 +153,8 @@ def _real_attr(cap: Capture, obj: Const, real: object, name: str, cont: Cont | N
         if isinstance(raw, types.MemberDescriptorType):
             cap.deliver(cap.wrap(found, cap.pin(found)), cont)
             return
-        cap.deliver(BoundValue(Const(raw if raw is not MISSING else found), obj), cont)
+        bound = BoundValue(Const(raw if raw is not MISSING else found), obj)
+        cap.deliver(Const(found) if isinstance(raw, staticmethod) else bound, cont)
         return
     cap.deliver(from_python(found), cont)
 
@@ -276,17 +277,16 @@ def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | Non
         cap.deliver(known, cont)
         return
     if raw is MISSING:
-        meta = mro_lookup(type(kind), name)
+        meta, hook = (mro_lookup(type(kind), n) for n in (name, "__getattr__"))
         watch_class(cap, type(kind))
-        if isinstance(meta, types.FunctionType):
-            cap.deliver(BoundValue(Const(meta), obj), cont)
-            return
-        if isinstance(meta, property) and meta.fget is not None:
-            cap.call(Const(meta.fget), [obj], {}, cont)
-            return
-        if meta is MISSING:
+        if meta is MISSING and hook is MISSING:
             raise raised(AttributeError, f"type object '{kind.__name__}' has no attribute '{name}'")
-        cap.deliver(BoundValue(Const(meta), obj), cont)
+        if meta is MISSING:
+            cap.call(Const(hook), [obj, Const(name)], {}, cont)
+        elif isinstance(meta, property) and meta.fget is not None:
+            cap.call(Const(meta.fget), [obj], {}, cont)
+        else:
+            cap.deliver(BoundValue(Const(meta), obj), cont)
         return
     if isinstance(raw, staticmethod):
         cap.deliver(class_value(cap, raw.__func__, kind, name), cont)
@@ -358,8 +358,7 @@ def _function_attr(cap: Capture, obj: Const, real: types.FunctionType, name: str
     source = obj.source or cap.pin(real)
     if name in real.__dict__:
         own = Item.make(InstanceDict.make(source), name, False)
-        cap.deliver(cap.wrap(real.__dict__[name], own),
-                    cont)  # fmt: skip
+        cap.deliver(cap.wrap(real.__dict__[name], own), cont)
         return
     if name in _FUNCTION_PARTS and hasattr(real, name):
         cap.deliver(cap.wrap(getattr(real, name), Attr.make(source, name)), cont)

@@ -69,6 +69,9 @@ def _functionvalue_attr(cap: Capture, obj: FunctionValue, name: str, cont: Cont 
     elif name == "__module__":
         assert isinstance(obj.globals, Const)
         cap.deliver(Const(obj.globals.obj.get("__name__")), cont)  # type: ignore[attr-defined]
+    elif name == "__globals__":
+        table = constant(obj.globals)
+        cap.deliver(cap.wrap(table, cap.pin(table, "globals")), cont)
     elif name == "__doc__":
         cells = tuple(types.CellType() for _ in obj.code.co_freevars)
         cap.deliver(Const(types.FunctionType(obj.code, {}, closure=cells).__doc__), cont)

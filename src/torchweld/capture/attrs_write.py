@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import threading
 import types
@@ -132,6 +133,8 @@ def _names_its_file(fn: Value, args: list[Value], kwargs: dict[str, Value]) -> b
     function and its options are arguments."""
     options = args[-1] if args and isinstance(args[-1], DictValue) else None
     file = options.items.get("file") if options is not None else kwargs.get("file")
+    if isinstance(fn, Const) and fn.obj in (io.TextIOWrapper.write, io.StringIO.write):
+        return True
     prints = (isinstance(fn, Const) and fn.obj is print) or (
         options is not None and isinstance(args[0], Const) and args[0].obj is print)
     return prints and isinstance(file, Value) and not (isinstance(file, Const) and file.obj is None)

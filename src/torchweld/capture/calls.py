@@ -28,7 +28,7 @@ from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_o
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
 from torchweld.capture.subclasses import SETS, SIMPLE, new_set, new_simple
-from torchweld.capture.suspend import stops_of
+from torchweld.capture.suspend import kind_of, stops_of
 from torchweld.capture.tables import CLASSES, FUNCTIONS, METHODS, NAMED, CallHandler
 from torchweld.capture.values.base import (
     BoundValue,
@@ -398,14 +398,12 @@ def push_frame(cap: Capture, code: Code, globals_: dict[str, object], bound: dic
             frame.cells[name] = CellValue(None)
     if code.is_generator:
         frame.ip = next(i for i, x in enumerate(code.instrs) if x.op == "RETURN_GENERATOR") + 1
-        awaited = bool(code.flags & inspect.CO_COROUTINE)
-        kind: type = types.CoroutineType if awaited else types.GeneratorType
-        if code.flags & inspect.CO_ASYNC_GENERATOR:
+        kind = kind_of(code.flags)
+        if kind is types.AsyncGeneratorType:
             importlib.import_module("torchweld.capture.functions.async_generators")  # its methods
-            kind = types.AsyncGeneratorType
         made = GeneratorValue(frame, kind)
         cap.note_birth(made, stops_of(cap))
-        if code.protected or awaited:
+        if code.protected or kind is types.CoroutineType:
             cap.kept.append(made)  # looked at when the captured frame returns
         cap.deliver(made, cont)
         return

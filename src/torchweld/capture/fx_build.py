@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import operator
 import re
@@ -572,6 +573,8 @@ class GraphBuilder:
                 return slice(*(self._convert(p, leaf) for p in x.parts))
             case Const() if isinstance(x.obj, np.generic):
                 return x.obj.item()  # what torch makes of a NumPy number
+            case Const() if isinstance(x.obj, enum.Enum) and isinstance(x.obj, int):
+                return int(x.obj)  # the printed graph has no name for what several flags are
             case Const() if isinstance(x.obj, slice):
                 parts = (x.obj.start, x.obj.stop, x.obj.step)
                 return slice(*(p.item() if isinstance(p, np.generic) else p for p in parts))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 
 from torchweld.capture.session import Capture
-from torchweld.capture.values.base import ArrayValue, Const, Mutable, TensorValue, Value
+from torchweld.capture.values.base import (
+    ArrayValue,
+    Const,
+    Mutable,
+    TensorValue,
+    TupleValue,
+    Value,
+)
 from torchweld.ir.source import InstanceDict, Item, Source
 
 _ALIASED = (Mutable, TensorValue, ArrayValue)
@@ -21,9 +28,17 @@ def same(cap: Capture, a: Value, b: Value) -> bool:
         if isinstance(a.obj, int | float | str | bytes | tuple | complex):
             return a is b or bool(a.obj == b.obj)
         return a.obj is b.obj
+    if _is_empty(a) and _is_empty(b):
+        return True
     if a is not b:
         guard_distinct(cap, a, b)
     return a is b or _one_is_the_other(cap, a, b) or _one_is_the_other(cap, b, a)
+
+
+def _is_empty(x: Value) -> bool:
+    """Whether a value is the empty tuple, of which there is one."""
+    known = isinstance(x, TupleValue) and x.kind is tuple and not x.items
+    return known or (isinstance(x, Const) and x.cls() is tuple and not x.obj)
 
 
 def _one_is_the_other(cap: Capture, a: Value, b: Value) -> bool:

@@ -551,7 +551,7 @@ def _enter(cap: Capture, gen: GeneratorValue, cont: Cont,
         if gen.kind not in SUSPENDED and issubclass(exc.cls(), StopIteration):
             finished(Const(None))  # it stands for an iterator that is no generator
             return True
-        check_end(gen, exc)
+        check_end(gen.kind, exc)
         return False
 
     frame.on_yield, frame.on_return, frame.on_raise = yielded, returned, failed

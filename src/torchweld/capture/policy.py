@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
+import operator
 import os
 import re
 import types
@@ -24,6 +26,7 @@ from torchweld.capture.kernels import inner_function
 from torchweld.capture.late import LateNumber, is_time, takes_late
 from torchweld.capture.leaf_reads import by_name, guard_leaf
 from torchweld.capture.marks import Mark, mark_of
+from torchweld.capture.ops import user_method
 from torchweld.capture.plain_classes import is_plain, is_pure
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
@@ -193,9 +196,46 @@ def _method_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Val
     cap.deliver(out, cont)
 
 
+# what functions ask their argument for, the first that it has; what gives the result itself
+_ASKED: dict[Any, tuple[str, ...]] = {
+    math.floor: ("__floor__", "__float__"), math.ceil: ("__ceil__", "__float__"),
+    math.trunc: ("__trunc__",), operator.length_hint: ("__len__", "__length_hint__"),
+    operator.index: ("__index__",), bytes: ("__bytes__",),
+    **dict.fromkeys((hex, oct, bin, chr), ("__index__",)),
+}  # fmt: skip
+_RESULTS = frozenset(("__floor__", "__ceil__", "__trunc__", "__len__", "__length_hint__",
+                      "__bytes__"))  # fmt: skip
+
+
+def _asks_object(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
+                 cont: Cont | None) -> bool:  # fmt: skip
+    """Whether an argument of a class of the user's answered: by a method that the function is for,
+    or that tells which number it is."""
+    at = next((i for i, a in enumerate(args) if isinstance(a, InstanceValue)), None)
+    if at is None:
+        return False
+    names = _ASKED.get(fn, ("__float__",) if fn in _OF_FLOATS else ())
+    name = next((n for n in names if user_method(cap, args[at], n) is not None), None)
+    if name is None:
+        return False
+    hook = user_method(cap, args[at], name)
+    rest = [*args[:at]], [*args[at + 1 :]]
+
+    def again(number: Value) -> None:
+        cap.call(Const(fn), [*rest[0], number, *rest[1]], kwargs, cont)
+
+    cap.call(Const(hook), [args[at]], {}, cont if name in _RESULTS else again)
+    return True
+
+
+_OF_FLOATS = frozenset(fn for fn in vars(math).values() if callable(fn))
+
+
 def _pure(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
           cont: Cont | None) -> None:  # fmt: skip
     """Run a function without side effects on constants."""
+    if args and _asks_object(cap, fn, args, kwargs, cont):
+        return
     for x in (*args, *kwargs.values()):
         if isinstance(x, InstanceValue) and x.payload is not None and not sees_plain(x):
             raise refuse("W103", f"{_name(fn)} of a {x.klass.__name__}", cap.loc())

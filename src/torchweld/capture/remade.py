@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import enum
+import functools
+import operator
+import types
 from typing import Any
 
 from torchweld.capture.functions.weak_references import held_by
 from torchweld.capture.private import Recipe
 from torchweld.capture.residual import Residual
 from torchweld.capture.state import refuse
-from torchweld.capture.values.base import Const, Value
+from torchweld.capture.values.base import Const, TupleValue, Value
 from torchweld.ir.source import (
     Attr,
     CellContents,
@@ -93,7 +96,20 @@ def _part(r: Residual, obj: Any) -> Recipe | None:
         return Recipe(member, [Const(type(obj)), Const(obj._value_), Const(obj._name_)], {})
     if isinstance(obj, staticmethod | classmethod):
         return Recipe(type(obj), [Const(obj.__func__)], {})
+    if isinstance(obj, types.UnionType):
+        return Recipe(union, [Const(a) for a in obj.__args__], {})
+    if hasattr(obj, "__args__") and hasattr(obj, "__origin__"):
+        plain = isinstance(obj, types.GenericAlias) or r.cap.private.has(obj.__origin__)
+        args = TupleValue([Const(a) for a in obj.__args__])
+        if plain:
+            return Recipe(operator.getitem, [Const(obj.__origin__), args], {})
+        return Recipe(obj.copy_with, [args], {})
     return None
+
+
+def union(*kinds: Any) -> Any:
+    """One kind or another."""
+    return functools.reduce(operator.or_, kinds)
 
 
 def member(kind: Any, value: Any, name: str | None) -> Any:

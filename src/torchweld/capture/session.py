@@ -157,6 +157,9 @@ class Private:
             return self.has(obj.fget) or self.has(obj.fset)
         if isinstance(obj, staticmethod | classmethod):
             return self.has(obj.__func__)
+        if type(obj).__module__ in ("types", "typing"):  # list[A], A | None
+            parts = (getattr(obj, "__origin__", None), *getattr(obj, "__args__", ()))
+            return id(obj) in self.made or any(map(self.has, parts))
         return id(obj) in self.made or id(type(obj)) in self.made
 
 

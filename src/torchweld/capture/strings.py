@@ -6,6 +6,7 @@ or logged (see functions/effects.py) but not looked into.
 
 from __future__ import annotations
 
+import collections
 import types
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 from torchweld.capture.arrays.record import array_of, record
 from torchweld.capture.attrs import mro_lookup
+from torchweld.capture.instances import load_all_attrs
 from torchweld.capture.late import LateNumber, are_late_texts, is_late_text
 from torchweld.capture.numbers import is_graph_number
 from torchweld.capture.ops import payload, user_method
@@ -89,7 +91,9 @@ def _plain_text(cap: Capture, x: Value, conversion: str | None, spec: str,
         try:
             cap.deliver(Const(_constant_text(cap, x, conversion, spec)), cont)
         except NotConstant:
-            if spec or conversion == "a" or not isinstance(x, ListValue | TupleValue | DictValue):
+            named = isinstance(x, InstanceValue) and x.klass is types.SimpleNamespace
+            known = named or isinstance(x, ListValue | TupleValue | DictValue)
+            if spec or conversion == "a" or not known:
                 raise refuse("W107", f"text of {x.cls().__name__}", cap.loc()) from None
             _container_text(cap, x, cont)
 
@@ -145,6 +149,7 @@ def _container_text(cap: Capture, x: Value, cont: Cont | None) -> None:
     """repr of a list, tuple or dict, item by item, since an item's text is the user's code."""
     opening, closing = "[", "]"
     items: list[Value] = []
+    names: list[str] = []
     if isinstance(x, DequeValue):
         items = list(cap.force_items(x.items))
         opening, closing = "deque([", f"], maxlen={x.maxlen})" if x.maxlen is not None else "])"
@@ -152,22 +157,40 @@ def _container_text(cap: Capture, x: Value, cont: Cont | None) -> None:
         items = list(cap.force_items(x.items))
         if isinstance(x, TupleValue):
             opening, closing = "(", ",)" if len(items) == 1 else ")"
-    elif isinstance(x, DictValue) and x.kind is dict:
+    elif isinstance(x, DictValue) and x.kind in (dict, collections.defaultdict):
         complete(cap, x)
         opening, closing = "{", "}"
+        if x.kind is not dict:
+            opening, closing = f"defaultdict({_factory(cap, x)}, {{", "})"
         for key, slot in list(x.items.items()):
             items += [x.keys[key], cap.force(slot)]
+    elif isinstance(x, InstanceValue) and x.klass is types.SimpleNamespace:
+        load_all_attrs(cap, x)
+        opening, closing = "namespace(", ")"
+        found = {k: v for k, v in x.attrs.items() if v is not None}
+        names, items = list(found), list(found.values())
     else:
         raise refuse("W107", f"text of {x.cls().__name__}", cap.loc())
 
     def joined(texts: list[Value]) -> None:
         parts: list[Value] = [Const(opening)]
         for i, text in enumerate(texts):
+            if names:
+                parts += [Const(f"{', ' if i else ''}{names[i]}="), text]
+                continue
             between = ": " if isinstance(x, DictValue) and i % 2 else ", "
             parts += [Const(between), text] if i else [text]
         cap.deliver(join_text(cap, [*parts, Const(closing)]), cont)
 
     texts_of(cap, items, "r", joined)
+
+
+def _factory(cap: Capture, x: DictValue) -> str:
+    """The text of what makes the values of a defaultdict. Errors: GraphBreak for a function."""
+    made = x.factory.obj if isinstance(x.factory, Const) else x
+    if not isinstance(made, type | None):
+        raise refuse("W107", "the address of a function as text", cap.loc())
+    return repr(made)
 
 
 def texts_of(cap: Capture, items: list[Value], conversion: str,

@@ -6,6 +6,7 @@ there in Python: then what is on the virtual stack is what would be on the real 
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -149,12 +150,19 @@ SUSPENDED: dict[type, str] = {
 }  # fmt: skip
 
 
-def check_end(gen: GeneratorValue, exc: Value) -> None:
-    """Errors: Raised(RuntimeError) for what must not leave a generator (PEP 479)."""
-    ends = (StopIteration, StopAsyncIteration)[: 1 + (gen.kind is types.AsyncGeneratorType)]
+def kind_of(flags: int) -> type:
+    """What a call of a generator function with these flags gives."""
+    if flags & inspect.CO_ASYNC_GENERATOR:
+        return types.AsyncGeneratorType
+    return types.CoroutineType if flags & inspect.CO_COROUTINE else types.GeneratorType
+
+
+def check_end(kind: type, exc: Value) -> None:
+    """Errors: Raised(RuntimeError) for what must not leave a generator of a kind (PEP 479)."""
+    ends = (StopIteration, StopAsyncIteration)[: 1 + (kind is types.AsyncGeneratorType)]
     name = next((e.__name__ for e in ends if issubclass(exc.cls(), e)), None)
     if name is not None:
-        error = raised(RuntimeError, f"{SUSPENDED[gen.kind]} raised {name}")
+        error = raised(RuntimeError, f"{SUSPENDED[kind]} raised {name}")
         assert isinstance(error.value, InstanceValue)
         error.value.attrs.update(__cause__=exc, __context__=exc, __suppress_context__=TRUE)
         raise error

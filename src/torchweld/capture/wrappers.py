@@ -55,10 +55,16 @@ def watched(real: Any) -> Any:
     if not isinstance(real, types.FunctionType):
         return None
     if real.__code__ in _TRANSPARENT:
-        return real.__wrapped__  # type: ignore[attr-defined]
+        wrapped = getattr(real, "__wrapped__", None)
+        return wrapped if wrapped is not None else _held(real, "user_function")
     name = _COUNTED.get((real.__module__, real.__name__))
     if name is None or name not in real.__code__.co_freevars:
         return None
+    return _held(real, name)
+
+
+def _held(real: types.FunctionType, name: str) -> Any:
+    """What a variable of a closure holds."""
     assert real.__closure__ is not None
     return real.__closure__[real.__code__.co_freevars.index(name)].cell_contents
 

@@ -12,6 +12,7 @@ import threading
 import time
 import types
 import warnings
+import weakref
 from typing import Any
 
 import torch
@@ -37,7 +38,6 @@ from torchweld.capture.functions import (
     iterators,
     objects,
     on_constants,
-    optimizers,
     owned,
     queues,
     random_draws,
@@ -49,21 +49,20 @@ from torchweld.capture.functions import (
     torch_calls,
     torch_state,
     transforms,
-    weak_references,
     whole,
 )
 from torchweld.capture.late import LateNumber
 from torchweld.capture.tables import CLASSES, FUNCTIONS, GETATTR, METHODS, NAMED
 from torchweld.capture.values.prepared import PreparedValue
-from torchweld.capture.wrap import WRAPPERS
+from torchweld.capture.wrap import WRAPPERS, by_identity
 
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
     "caches", "checkpoints", "checks", "classes", "containers",
     "control_flow", "effects",
     "exception_groups", "exceptions", "hooks", "iterators", "objects", "on_constants",
-    "optimizers", "owned", "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib",
-    "texts", "torch_calls", "torch_state", "transforms", "weak_references", "whole",
+    "owned", "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib",
+    "texts", "torch_calls", "torch_state", "transforms", "whole",
 ]  # fmt: skip
 
 whole.register()
@@ -84,6 +83,22 @@ for _name in (*_CLOCKS, *(f"{n}_ns" for n in _CLOCKS), "strftime", "ctime", "asc
 for _fn in (os.getpid, os.getppid, os.getcwd, os.cpu_count, os.path.exists, os.path.isfile,
             os.path.isdir):  # fmt: skip
     FUNCTIONS.add(_fn, _later("system", "reading", _fn))
+FUNCTIONS.add(torch._C._group_tensors_by_device_and_dtype, _later("optimizers", "group_tensors"))
+for _name in ("_cuda_graph_capture_health_check", "_accelerator_graph_capture_health_check"):
+    _check = vars(torch.optim.Optimizer).get(_name)
+    if _check is not None:
+        FUNCTIONS.add(_check, _later("optimizers", "health_check"))
+_REFS: tuple[Any, ...] = (weakref.ref, weakref.KeyedRef, weakref.WeakMethod)
+for _ref in _REFS:
+    METHODS.add((_ref, "__call__"), _later("weak_references", "call_weakref"))
+for _name, _fn_name in (("__new__", "new_weakref"), ("__init__", "init_weakref")):
+    METHODS.add((weakref.ref, _name), _later("weak_references", _fn_name))
+    FUNCTIONS.add(getattr(weakref.ref, _name), _later("weak_references", _fn_name))
+CLASSES.add(weakref.ref, _later("weak_references", "make_weakref"))
+for _ref in weakref.ProxyTypes:
+    WRAPPERS.add(_ref, _later("weak_references", "proxy"))
+for _ref in _REFS[:2]:
+    WRAPPERS.add(_ref, by_identity)
 WRAPPERS.add(types.AsyncGeneratorType, _later("async_generators", "outside"))
 FUNCTIONS.add(aiter, _later("async_generators", "aiter_"))
 FUNCTIONS.add(anext, _later("async_generators", "anext_"))

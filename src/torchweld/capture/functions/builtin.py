@@ -475,6 +475,12 @@ def slice_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 def range_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if any(isinstance(a, TensorValue) for a in args):
         raise refuse("W102", "range() of a Tensor", cap.loc())
+    at = next((i for i, a in enumerate(args) if isinstance(a, InstanceValue)), None)
+    hook = user_method(cap, args[at], "__index__") if at is not None else None
+    if at is not None and hook is not None:
+        cap.call(Const(hook), [args[at]], {}, lambda n: range_(
+            cap, [*args[:at], n, *args[at + 1 :]], kwargs, cont))  # fmt: skip
+        return
     varying = range_of(args)
     if varying is not None:
         cap.deliver(varying, cont)

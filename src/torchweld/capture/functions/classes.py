@@ -156,6 +156,9 @@ def make(cap: Capture, plan: Plan, names: dict[str, Value], named: Kwargs,
     keep_parts(cap, kind, plan.namespace)
     if isinstance(own_cell, CellValue):
         own_cell.contents = Const(kind)
+    space_cell = names.get("__classdictcell__")
+    if isinstance(space_cell, CellValue):
+        space_cell.contents = None  # what is computed late of the names is computed by now
 
     def step(_: Value | None) -> None:
         if not jobs:

@@ -11,12 +11,13 @@ from typing import Any
 
 from torchweld.capture.functions.owned import print_to, run_owned
 from torchweld.capture.installed import of_the_user
+from torchweld.capture.late import is_late_text
 from torchweld.capture.namespaces import written
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.strings import finished, snapshot, texts_of
 from torchweld.capture.suspend import stops_of
-from torchweld.capture.tables import FUNCTIONS, CallHandler, function
+from torchweld.capture.tables import FUNCTIONS, METHODS, CallHandler, function
 from torchweld.capture.values.base import (
     NONE,
     Const,
@@ -87,6 +88,36 @@ def print_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         cap.deliver(Const(None), cont)
 
     texts_of(cap, args, "s", write)
+
+
+def _to_file(fn: Any, wrote: Callable[[Args], Value]) -> CallHandler:
+    """What makes calls of a method of text files effects. wrote: what such a call gives."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        file, *given = args
+        if isinstance(file, OwnedValue):
+            run_owned(cap, fn, args, kwargs, cont)
+            return
+        plain = all(type(a) is Const and isinstance(a.obj, str) for a in given)
+        late = all(isinstance(a, LateText) or is_late_text(a) for a in given) and (
+            cont is None and cap.top.code.instrs[cap.top.ip].op == "POP_TOP")  # fmt: skip
+        if file.source is None or kwargs or not (plain or late):
+            raise refuse("W106", f"{fn.__name__} of such a text or file", cap.loc())
+        perform(cap, fn, args, {})
+        cap.deliver(wrote(given) if plain else NONE, cont)
+
+    return handler
+
+
+def _length(given: Args) -> Value:
+    return Const(len(constant(given[0])))
+
+
+_FILES: tuple[Any, ...] = (io.TextIOWrapper, io.StringIO)
+for _kind in _FILES:
+    METHODS.add((_kind, "write"), _to_file(_kind.write, _length))
+for _kind in (io.TextIOWrapper, io.StringIO.__mro__[2]):
+    METHODS.add((_kind, "flush"), _to_file(vars(_kind)["flush"], lambda _: NONE))
 
 
 def message(cap: Capture, x: Value) -> Value:

@@ -10,14 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 from torchweld.capture import polyfills
+from torchweld.capture.attrs import MISSING, builtin_attr, mro_lookup
 from torchweld.capture.functions.builtin import polyfill, stop_with
 from torchweld.capture.items import resume, throw
 from torchweld.capture.ops import payload, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.suspend import has_open_block
-from torchweld.capture.tables import CLASSES, klass, method
+from torchweld.capture.tables import CLASSES, GETATTR, klass, method
 from torchweld.capture.values.base import (
+    NONE,
     Const,
     DictValue,
     GeneratorValue,
@@ -26,6 +28,7 @@ from torchweld.capture.values.base import (
     TupleValue,
     Value,
     ViewValue,
+    boolean,
 )
 from torchweld.capture.wrap import complete
 
@@ -209,3 +212,24 @@ def generator_throw(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None)
 
 def _throw_into(cap: Capture, gen: GeneratorValue, exc: Value, cont: Cont | None) -> None:
     throw(cap, gen, exc, lambda v: cap.deliver(v, cont), stop_with)
+
+
+# ------------------------------------------------------------------ what a generator is asked for
+def _generator_attr(cap: Capture, gen: GeneratorValue, name: str, cont: Cont | None) -> None:
+    kind = gen.cls()
+    prefix = _PREFIXES.get(kind)
+    if prefix is None or not name.startswith(prefix) or mro_lookup(kind, name) is MISSING:
+        builtin_attr(cap, gen, name, cont)
+    elif name.endswith("_code"):
+        cap.deliver(Const(gen.frame.code.raw), cont)
+    elif name.endswith("_running"):
+        cap.deliver(boolean(gen.running), cont)
+    elif gen.finished and name.endswith("_frame"):
+        cap.deliver(NONE, cont)
+    else:
+        raise refuse("W122", f"{name} of a generator", cap.loc())
+
+
+_PREFIXES: dict[type, str] = {types.GeneratorType: "gi_", types.CoroutineType: "cr_",
+             types.AsyncGeneratorType: "ag_"}  # fmt: skip
+GETATTR.add(GeneratorValue, _generator_attr)

@@ -8,7 +8,6 @@ import torch
 
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
-from torchweld.capture.tables import FUNCTIONS, function
 from torchweld.capture.values.base import (
     NONE,
     Const,
@@ -25,7 +24,6 @@ Args = list[Value]
 Kwargs = dict[str, Value]
 
 
-@function(torch._C._group_tensors_by_device_and_dtype)
 def group_tensors(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """Lists of tensors in groups of one device and dtype, in the order in which torch has them."""
     lists = [_items(cap, row) for row in _items(cap, args[0])]
@@ -51,15 +49,9 @@ def _items(cap: Capture, x: Value) -> list[Value]:
     return cap.force_items(x.items)
 
 
-def _health_check(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+def health_check(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """Eager's check of a step that somebody records in a CUDA graph of their own."""
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise refuse("W106", "a step inside of a CUDA graph that is recorded", cap.loc())
     cap.deliver(NONE, cont)
-
-
-for _name in ("_cuda_graph_capture_health_check", "_accelerator_graph_capture_health_check"):
-    _check = vars(torch.optim.Optimizer).get(_name)
-    if _check is not None:
-        FUNCTIONS.add(_check, _health_check)
 

@@ -20,6 +20,7 @@ from torchweld.capture.functions.dict_attrs import all_attrs
 from torchweld.capture.functions.torch_calls import parameter_of
 from torchweld.capture.instances import load_all_attrs
 from torchweld.capture.ops import user_method
+from torchweld.capture.private import real_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import function, klass, method
@@ -292,12 +293,12 @@ def new_type(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
 @function(inspect.signature)
 def signature(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     fn: Any = args[0]
-    while not isinstance(fn, Const):
+    while not isinstance(fn, Const | FunctionValue):
         fn = getattr(fn, "func", None)
         if fn is None:
-            raise refuse("W107", "signature of a function made in the frame", cap.loc())
+            raise refuse("W107", f"signature of a {args[0].cls().__name__}", cap.loc())
     try:
-        found = inspect.signature(fn.obj)  # type: ignore[arg-type]
+        found = inspect.signature(real_of(cap, fn))
     except (TypeError, ValueError) as error:
         raise raised(type(error), *error.args) from None
     if fn is not args[0] and found.parameters:

@@ -6,6 +6,8 @@ import re
 import string
 from typing import Any
 
+import torch
+
 from torchweld.capture.attrs import get_attr
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.items import get_item
@@ -188,6 +190,14 @@ def percent(text: str, x: object) -> str:
     return text % (x,)
 
 
+_NUMBERS = "fFeEgGd"  # which `format` writes like `%`
+
+
+def _writes_alike(x: torch.Tensor, kind: str) -> bool:
+    """Whether a tensor is one number, which is written as one of its class."""
+    return x.dim() == 0 and x.is_floating_point() is (kind != "d") and not x.is_complex()
+
+
 def _percent_job(cap: Capture, piece: re.Match[str], value: Value) -> Any:
     kind, how = piece["kind"], piece["flags"] + piece["rest"]
     if _is_open(value):
@@ -202,7 +212,10 @@ def _percent_job(cap: Capture, piece: re.Match[str], value: Value) -> Any:
             return Const(f"%{how}{kind}" % (constant(value),))
         except Exception as error:
             raise raised(type(error), *error.args) from None
-    if how or kind not in "sra" or (isinstance(value, TensorValue) and kind != "s"):
+    plain = kind in _NUMBERS and not piece["flags"].strip("+")
+    if isinstance(value, TensorValue) and plain and _writes_alike(value.fake, kind):
+        return value, [], None, how + kind
+    if how or kind not in "sra" or (isinstance(value, TensorValue) and kind == "a"):
         raise refuse("W102", f"%{how}{kind} of a {value.cls().__name__}", cap.loc())
     return value, [], kind, ""
 

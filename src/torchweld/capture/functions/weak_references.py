@@ -10,7 +10,6 @@ from torchweld.capture.instances import CALLBACK, TARGET
 from torchweld.capture.predicates import RefersTo
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.tables import function, klass, method
 from torchweld.capture.values.base import (
     NONE,
     BoundValue,
@@ -27,7 +26,6 @@ from torchweld.capture.values.base import (
     TupleValue,
     Value,
 )
-from torchweld.capture.wrap import WRAPPERS, by_identity
 from torchweld.ir.source import Applied, Source
 
 Args = list[Value]
@@ -44,7 +42,6 @@ def is_dead(ref: Any) -> bool:
     return ref() is None
 
 
-@method((weakref.ref, weakref.KeyedRef, weakref.WeakMethod), "__call__")
 def call_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """The object of a weak reference; that it is still there is a guard."""
     (ref,) = args
@@ -72,7 +69,6 @@ def call_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     cap.deliver(known, cont)
 
 
-@klass(weakref.ref)
 def make_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """To an object from outside, which somebody else keeps alive, or to one of the frame, which is
     found as long as the frame holds it."""
@@ -81,8 +77,6 @@ def make_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     _make(cap, weakref.ref, args, cont)
 
 
-@method(weakref.ref, "__new__")
-@function(weakref.ref.__new__)
 def new_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """How the subclasses of the standard library make one."""
     kind = args[0]
@@ -91,8 +85,6 @@ def new_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
     _make(cap, kind.obj, args[1:], cont)
 
 
-@method(weakref.ref, "__init__")
-@function(weakref.ref.__init__)
 def init_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     cap.deliver(NONE, cont)
 
@@ -180,12 +172,6 @@ def held_by(value: Any) -> list[Any]:
     return []
 
 
-def _proxy(cap: Capture, obj: Any, source: Source) -> Value:
+def proxy(cap: Capture, obj: Any, source: Source) -> Value:
     """A guard would look at the object that it stands for, which may be gone."""
     raise refuse("W107", "a weak proxy of an object", cap.loc())
-
-
-for _kind in weakref.ProxyTypes:
-    WRAPPERS.add(_kind, _proxy)
-WRAPPERS.add(weakref.ref, by_identity)
-WRAPPERS.add(weakref.KeyedRef, by_identity)

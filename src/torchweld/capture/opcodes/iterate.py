@@ -11,7 +11,8 @@ from torchweld.capture.attrs import get_attr
 from torchweld.capture.items import get_iter, next_value, resume
 from torchweld.capture.ops import user_method
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Handed, Raised, Stuck, VFrame, raised, refuse
+from torchweld.capture.state import Handed, Raised, Stuck, VFrame, refuse
+from torchweld.capture.suspend import check_end, kind_of
 from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import (
     Const,
@@ -160,5 +161,7 @@ def cleanup_throw(cap: Capture, f: VFrame, i: Instr) -> None:
 @opcode("STOPITERATION_ERROR")
 def stopiteration_error(cap: Capture, f: VFrame, i: Instr) -> None:
     """PEP 479 turns a StopIteration that leaves a generator into a RuntimeError."""
-    if issubclass(f.stack[-1].cls(), StopIteration):
-        f.stack[-1] = raised(RuntimeError, "generator raised StopIteration").value
+    try:
+        check_end(kind_of(f.code.flags), f.stack[-1])
+    except Raised as error:
+        f.stack[-1] = error.value
