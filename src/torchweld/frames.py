@@ -44,7 +44,7 @@ from torchweld.capture.session import Capture, Compiling, is_compiling
 from torchweld.capture.state import Anew, Stuck
 from torchweld.capture.wrap import is_empty_cell
 from torchweld.data_sizes import CODES as BY_DATA
-from torchweld.entries import LOCK, build_entry
+from torchweld.entries import LOCK, build_entry, fits
 from torchweld.frame import hook
 from torchweld.frame.assemble import Unassemblable
 from torchweld.frame.decode import decode
@@ -121,7 +121,7 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
     try:
         follow_originals(args)
         for made in dispatcher.entries:
-            if made.program.check(args):  # another thread has just made it
+            if fits(made, args):  # made by another thread, or what was assigned does not matter
                 return made
         fn: Any = dispatcher.fn
         entry = _taken_over(fn, args, site)
@@ -439,7 +439,8 @@ def on_frame(view: FrameView) -> tuple[weakref.ReferenceType[Entry], ...] | None
     if not LOCK.acquire(blocking=False):
         return _as_before(view)
     try:
-        if _declines(site, named(view.function), site.entries, args):
+        if any(fits(e, args) for e in site.entries) or (
+                _declines(site, named(view.function), site.entries, args)):  # fmt: skip
             return _as_before(view)
         with Compiling():
             entry = _inner_entry(view, args, site)

@@ -115,7 +115,8 @@ class Site:
     it had no operator. copies: whether captures may repeat calls (ADR 0017). by_data, supposes: as
     of `Varying` (ADR 0028). hooks_stay: whether hooks that the frame registers are not removed.
     promised: of the arguments of the call that is compiled. called: names of those of modules.
-    counters: as of `Varying`. kin: of the functions that may use its entries; place: its own there.
+    counters, anew: as of `Varying`. kin: of the functions that may use its entries; place: its own
+    there.
     """
 
     options: Options
@@ -145,6 +146,7 @@ class Site:
     counters: bool = True
     kin: Kin | None = None
     place: object = None
+    anew: set[Source] = field(default_factory=set)
 
     def varying(self) -> Varying:
         """What changes from call to call, as far as that is known."""
@@ -159,12 +161,13 @@ class Site:
                        dynamic is True, dynamic is not False, learns or bool(promised or listed),
                        frozenset(self.attributes), by_data, self.supposes,
                        frozenset(() if unrolls and not self.owner else self.lengths),
-                       unrolls, promised, listed, self.counters)  # fmt: skip
+                       unrolls, promised, listed, self.counters, frozenset(self.anew))  # fmt: skip
 
     def clear(self) -> None:
         self.late.clear()
         self.fixed.clear()
         self.lengths.clear()
+        self.anew.clear()
         self.parts.clear()
         self.attributes.clear()
         self.inner.clear()
