@@ -359,8 +359,7 @@ def _function_attr(cap: Capture, obj: Const, real: types.FunctionType, name: str
     source = obj.source or cap.pin(real)
     if name in real.__dict__:
         own = Item.make(InstanceDict.make(source), name, False)
-        cap.deliver(cap.wrap(real.__dict__[name], own),
-                    cont)  # fmt: skip
+        cap.deliver(cap.wrap(real.__dict__[name], own), cont)
         return
     if name in _FUNCTION_PARTS and hasattr(real, name):
         cap.deliver(cap.wrap(getattr(real, name), Attr.make(source, name)), cont)

@@ -385,7 +385,7 @@ _UNKNOWN = (SizeValue, GraphNumber)
 
 
 def _is_number(x: Value) -> bool:
-    return isinstance(x, Const) and type(x) not in _UNKNOWN and type(x.obj) in NUMBERS
+    return isinstance(x, Const) and type(x) not in _UNKNOWN and type(x.obj) in (bool, *NUMBERS)
 
 
 # ------------------------------------------------------------------- operators on tensors
