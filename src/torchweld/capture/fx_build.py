@@ -33,7 +33,15 @@ from torchweld.capture.late import (
     takes_late,
     takes_number_only,
 )
-from torchweld.capture.open_numbers import Held, Row, has_held, is_open, let_go, settled
+from torchweld.capture.open_numbers import (
+    Held,
+    Row,
+    as_tensor,
+    has_held,
+    is_open,
+    let_go,
+    settled,
+)
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, is_varying, number_value
 from torchweld.capture.values.base import (
@@ -103,6 +111,7 @@ class GraphBuilder:
         self.force = force
         self.places: list[Source | LateNumber] = []
         self.numbers: dict[int, Node] = {}
+        self.as_tensors: dict[tuple[int, torch.device], TensorValue] = {}  # the same, for bodies
         self.rounded: dict[Expr, LateNumber] = {}
         self.mode = WatchfulMode(allow_non_fake_inputs=False, static_shapes=True)
         self.maker = FakeMaker(self.mode)
@@ -400,7 +409,10 @@ class GraphBuilder:
         """
         if isinstance(x, ListValue | TupleValue) and any(map(is_open, x.items)):
             return Row([self.force(i) for i in x.items]) if takes_late(target, place, args) else x
-        return settled(self.sizes, target, place, x, args, not self.bodies) if is_open(x) else x
+        if not is_open(x):
+            return x
+        made = as_tensor(self, target, x, args) if self.bodies else None
+        return made or settled(self.sizes, target, place, x, args, not self.bodies)
 
     def run(self, op: str, target: Any, args: list[Any], kwargs: dict[str, Any], at: Loc) -> Any:
         """The result of an operator on FakeTensors."""

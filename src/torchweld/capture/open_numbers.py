@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
+import torch
 
+from torchweld.base.loc import NOWHERE
+from torchweld.capture.bodies import outside_of_transforms
 from torchweld.capture.late import LateNumber, plain_number, takes_late
 from torchweld.capture.late_places import takes_float, takes_symbol
+from torchweld.capture.state import VFrame, refuse
 from torchweld.capture.symbolic import Sizes
-from torchweld.capture.values.base import Const, NotConstant, TensorValue, Value
+from torchweld.capture.values.base import Const, NotConstant, SizeValue, TensorValue, Value
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.ir.graph import ASKED
 from torchweld.ir.region import Region
@@ -18,6 +23,7 @@ from torchweld.ir.run_time_float import run_time_float
 from torchweld.ir.source import Source
 
 if TYPE_CHECKING:
+    from torchweld.capture.fx_build import GraphBuilder
     from torchweld.capture.session import Capture
 
 
@@ -92,12 +98,86 @@ def settled(sizes: Sizes, target: Any, place: int | str, x: Value, args: list[Va
     return x if made is None else made
 
 
+# what does the same with a number as with a tensor without dimensions that holds it
+_PLAIN = (
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.lt, operator.le,
+    operator.gt, operator.ge, operator.eq, operator.ne, torch.add, torch.sub, torch.mul, torch.div,
+    "add", "sub", "mul", "div",
+)  # fmt: skip
+_WIDE = (torch.float32, torch.float64)
+
+
+def as_tensor(builder: GraphBuilder, target: Any, x: Value,
+              args: list[Value]) -> TensorValue | None:  # fmt: skip
+    """The tensor, made in the graph around, for a number in a graph inside of a node, which has no
+    numbers that change; None where it would not do the same."""
+    tensors = [a.fake for a in args if isinstance(a, TensorValue)]
+    if not isinstance(x, LateNumber) or x.drawn or type(x.now) not in (int, float) or not (
+            target in _PLAIN and len(args) == 2 and len(tensors) == 1) or (
+            tensors[0].dtype not in _WIDE):  # fmt: skip
+        return None
+    key = id(x), tensors[0].device
+    if key not in builder.as_tensors:
+        dtype = torch.float64 if type(x.now) is float else torch.int64
+        bodies, graph = builder.bodies, builder.graph
+        builder.bodies, builder.graph = [], builder.root
+        try:
+            with torch.no_grad(), outside_of_transforms():
+                looks: dict[str, Value] = {"dtype": Const(dtype), "device": Const(key[1])}
+                made = builder.call("call_function", torch.tensor, [x], looks, NOWHERE)
+        finally:
+            builder.bodies, builder.graph = bodies, graph
+        assert isinstance(made, TensorValue)
+        builder.as_tensors[key] = made
+    return builder.as_tensors[key]
+
+
 def _among_integers(x: Value, args: list[Value]) -> TypeGuard[LateNumber]:
     """Whether an integer meets tensors of integers only: it is computed with as a size is."""
     if not isinstance(x, LateNumber) or x.cls() is not int:
         return False
     dtypes = [a.fake.dtype for a in args if isinstance(a, TensorValue)]
     return bool(dtypes) and not any(d.is_floating_point or d.is_complex for d in dtypes)
+
+
+def ask(cap: Capture, frame: VFrame, *given: Value) -> None:
+    """An instruction asks for the truth of a number that varies, or compares such numbers.
+
+    Errors: GraphBreak where it has asked something else before: it ends a loop, whose rounds are
+    then compiled once instead of for each number. And where no guard can speak of the answer, since
+    it depends on several floats.
+    """
+    if not _goes_apart(cap):
+        return
+    question = tuple(map(_made_of, given))
+    if frame.asked.setdefault(frame.ip, question) != question:
+        raise refuse("W102", "how often this loop runs differs from call to call", cap.loc())
+    read = {s for x in given if isinstance(x, LateNumber) and not x.drawn for s in _sources(x)}
+    if len(read) > 1 and any(type(cap.late.leaves[s].now) is not int for s in read):
+        raise refuse("W102", "it depends on several numbers that differ from call to call",
+                     cap.loc())  # fmt: skip
+
+
+def keep_apart(cap: Capture, why: str) -> None:
+    """An instruction needs the value of a number that varies. Errors: GraphBreak, if the frame can
+    be left."""
+    if _goes_apart(cap):
+        raise refuse("W102", why, cap.loc())
+
+
+def _goes_apart(cap: Capture) -> bool:
+    """Whether a frame is rather broken than compiled for each number."""
+    return (not cap.sizes.varying.unrolls or cap.is_rest) and not cap.builder.bodies and all(
+        (f.on_return, f.on_raise, f.on_yield, f.names) == (None,) * 4 for f in cap.frames)
+
+
+def _made_of(x: Value) -> object:
+    """How a number is made of those that vary."""
+    if isinstance(x, SizeValue):
+        return x.number.node.value
+    if isinstance(x, LateNumber) and not x.fixed:
+        return x.source or (x.fn, *map(_made_of, x.args))
+    return x.obj if isinstance(x, Const) else id(x)
 
 
 def asked_numbers(cap: Capture, region: Region) -> set[Source]:

@@ -73,6 +73,7 @@ class VFrame:
     names: of the body of a class statement, what it has defined.
     scope: the dict that locals() has given.
     started: the number of the instruction that it is at, among all that the capture has run.
+    asked: what was asked of numbers that vary, by the index of the instruction.
     """
 
     code: Code
@@ -90,6 +91,7 @@ class VFrame:
     names: dict[str, Value] | None = None
     scope: DictValue | None = None
     started: int = 0
+    asked: dict[int, object] = field(default_factory=dict)
 
     def loc(self) -> Loc:
         i = max(self.ip - 1, 0)

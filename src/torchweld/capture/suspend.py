@@ -22,6 +22,7 @@ from torchweld.capture.values.base import (
     TRUE,
     UNBOUND,
     CellValue,
+    Const,
     GeneratorValue,
     InstanceValue,
     TensorValue,
@@ -116,7 +117,8 @@ def suspend(cap: Capture) -> Rest:
 
     how = handed.how if handed is not None else ""
     flat = [_flat(f, *p, h) for f, p, h in zip(frames, places, handled, strict=True)]
-    return Rest(Resume(tuple(left), how, cap.by_data, tuple(_varying(flat))), state)
+    counted = [_counted(p[0], p[1], f) for f, p in zip(flat, places, strict=True)]
+    return Rest(Resume(tuple(left), how, cap.by_data, tuple(_varying(flat, counted))), state)
 
 
 def delegates_at(frame: VFrame) -> int | None:
@@ -237,11 +239,22 @@ def _flat(frame: VFrame, code: Code, index: int, handled: dict[int, Value]) -> l
     return values
 
 
-def _varying(states: list[list[Any]]) -> Iterator[tuple[int, int, str, int]]:
+def _counted(code: Code, index: int, state: list[Any]) -> set[int]:
+    """Positions of the numbers in a flat state that a loop around the instruction sets."""
+    ends = [(i.target, j) for j, i in enumerate(code.instrs)
+            if i.target is not None and i.target <= index <= j]  # fmt: skip
+    stored = {i.arg for first, last in ends for i in code.instrs[first:last]
+              if i.op == "STORE_FAST"}  # fmt: skip
+    return {k for k, name in enumerate(code.varnames)
+            if name in stored and type(state[k]) is Const and type(state[k].obj) in (int, float)}
+
+
+def _varying(states: list[list[Any]],
+             counted: list[set[int]]) -> Iterator[tuple[int, int, str, int]]:  # fmt: skip
     """What varies of these states, as `Resume.varying` says it."""
     for frame, state in enumerate(states):
         for i, value in enumerate(state):
-            if is_varying(value):
+            if is_varying(value) or i in counted[frame]:
                 yield frame, i, "number", 0
             if not isinstance(value, TensorValue) or value.fake.layout != torch.strided:
                 continue
