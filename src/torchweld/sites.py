@@ -31,6 +31,8 @@ from torchweld.pipeline import Backend, Compiled, eager_backend, weld_backend
 
 # so many numbers of rounds a loop is unrolled for
 _UNROLLED = 2
+# from so many compilations on, a frame is broken where a number decides that varies
+_MANY = 4
 _OWN = (weld_backend, eager_backend)  # which know of sizes that only the data decides
 
 
@@ -161,7 +163,8 @@ class Site:
                        dynamic is True, dynamic is not False, learns or bool(promised or listed),
                        frozenset(self.attributes), by_data, self.supposes,
                        frozenset(() if unrolls and not self.owner else self.lengths),
-                       unrolls, promised, listed, self.counters, frozenset(self.anew))  # fmt: skip
+                       unrolls, promised, listed, self.counters, frozenset(self.anew),
+                       len(self.entries) >= _MANY)  # fmt: skip
 
     def clear(self) -> None:
         self.late.clear()

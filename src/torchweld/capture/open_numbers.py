@@ -9,17 +9,28 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 import torch
 
-from torchweld.base.loc import NOWHERE
+from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.bodies import outside_of_transforms
 from torchweld.capture.late import LateNumber, plain_number, takes_late
 from torchweld.capture.late_places import takes_float, takes_symbol
 from torchweld.capture.state import VFrame, refuse
 from torchweld.capture.symbolic import Sizes
-from torchweld.capture.values.base import Const, NotConstant, SizeValue, TensorValue, Value
+from torchweld.capture.values.base import (
+    Const,
+    ListValue,
+    NotConstant,
+    SizeValue,
+    SliceValue,
+    TensorValue,
+    TupleValue,
+    Value,
+)
 from torchweld.capture.values.number import SAMPLE, GraphNumber
+from torchweld.frame.liveness import ends_loop
 from torchweld.ir.graph import ASKED
 from torchweld.ir.region import Region
 from torchweld.ir.run_time_float import run_time_float
+from torchweld.ir.size_makers import holds_number
 from torchweld.ir.source import Source
 
 if TYPE_CHECKING:
@@ -70,17 +81,59 @@ def let_go(args: Iterable[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], d
     return [_let_go(x) for x in args], {k: _let_go(x) for k, x in kwargs.items()}
 
 
+def instead(builder: GraphBuilder, args: list[Any], kwargs: dict[str, Any],
+            at: Loc) -> tuple[list[Any], dict[str, Any]] | None:  # fmt: skip
+    """Other arguments for an operator that has refused these; None if there are none.
+
+    An integer that a tensor holds takes the place of the tensor where the operator wants a number:
+    as a size or a bound. Errors: as of `let_go`.
+    """
+    if has_held(args, kwargs):
+        return let_go(args, kwargs)
+    asked = builder.mode.asked
+    if asked is None or not builder.takes_data:
+        return None
+    found = False
+
+    def read(x: Any) -> Any:
+        nonlocal found
+        match x:
+            case TensorValue() if x.fake is asked and asked.numel() == 1 and holds_number(asked):
+                found = True
+                return builder.whole_number(x, at)
+            case ListValue():
+                return ListValue([read(i) for i in x.items])
+            case TupleValue():
+                return TupleValue([read(i) for i in x.items], x.kind)
+            case SliceValue():
+                return SliceValue(tuple(read(p) for p in x.parts))  # type: ignore[arg-type]
+        return x
+
+    given, named = [read(x) for x in args], {k: read(x) for k, x in kwargs.items()}
+    return (given, named) if found else None
+
+
 def _let_go(x: Any) -> Any:
     return Const(x.value.obj) if isinstance(x, Held) else x
 
 
-def settled(sizes: Sizes, target: Any, place: int | str, x: Value, args: list[Value],
-            holds: bool) -> Value | Held:  # fmt: skip
-    """An argument; a late number that the operator cannot take becomes a size, or is fixed.
+def argument(builder: GraphBuilder, target: Any, place: int | str, x: Value,
+             args: list[Value]) -> Any:  # fmt: skip
+    """An argument of an operator; a late number that it cannot take becomes a size, or is fixed.
 
-    holds: whether the operator may get a torch.SymFloat.
     Errors: NotConstant for a number that only the graph knows.
     """
+    if isinstance(x, ListValue | TupleValue) and any(map(is_open, x.items)):
+        return Row([builder.force(i) for i in x.items]) if takes_late(target, place, args) else x
+    if not is_open(x):
+        return x
+    made = _as_tensor(builder, target, x, args) if builder.bodies else None
+    return made or _settled(builder.sizes, target, place, x, args, not builder.bodies)
+
+
+def _settled(sizes: Sizes, target: Any, place: int | str, x: Value, args: list[Value],
+             holds: bool) -> Value | Held:  # fmt: skip
+    """holds: whether the operator may get a torch.SymFloat."""
     if takes_late(target, place, args):
         whole = sizes.number(x) if _among_integers(x, args) else None
         return x if whole is None else whole
@@ -107,7 +160,7 @@ _PLAIN = (
 _WIDE = (torch.float32, torch.float64)
 
 
-def as_tensor(builder: GraphBuilder, target: Any, x: Value,
+def _as_tensor(builder: GraphBuilder, target: Any, x: Value,
               args: list[Value]) -> TensorValue | None:  # fmt: skip
     """The tensor, made in the graph around, for a number in a graph inside of a node, which has no
     numbers that change; None where it would not do the same."""
@@ -143,14 +196,15 @@ def _among_integers(x: Value, args: list[Value]) -> TypeGuard[LateNumber]:
 def ask(cap: Capture, frame: VFrame, *given: Value) -> None:
     """An instruction asks for the truth of a number that varies, or compares such numbers.
 
-    Errors: GraphBreak where it has asked something else before: it ends a loop, whose rounds are
-    then compiled once instead of for each number. And where no guard can speak of the answer, since
-    it depends on several floats.
+    Errors: GraphBreak where it has asked something else before and may end a loop, whose rounds are
+    then compiled once instead of for each number, or where that has led to many compilations. And
+    where no guard can speak of the answer, since it depends on several floats.
     """
     if not _goes_apart(cap):
         return
     question = tuple(map(_made_of, given))
-    if frame.asked.setdefault(frame.ip, question) != question:
+    if frame.asked.setdefault(frame.ip, question) != question and (
+            cap.sizes.varying.many or ends_loop(frame.code, frame.ip - 1)):  # fmt: skip
         raise refuse("W102", "how often this loop runs differs from call to call", cap.loc())
     read = {s for x in given if isinstance(x, LateNumber) and not x.drawn for s in _sources(x)}
     if len(read) > 1 and any(type(cap.late.leaves[s].now) is not int for s in read):

@@ -65,7 +65,7 @@ class Varying:
     as a number says that varies are unrolled for each. promised: what was said of the
     arguments. listed: inputs that somebody has listed. counters: whether those that hold the
     same are supposed to do so in the next call. anew: functions that are other objects with the
-    same code.
+    same code. many: whether so much was compiled that the frame is rather broken.
     """
 
     numbers: frozenset[Source] = frozenset()
@@ -82,6 +82,7 @@ class Varying:
     listed: Listed | None = None
     counters: bool = True
     anew: frozenset[Source] = frozenset()
+    many: bool = False
 
 
 def is_varying(x: object) -> bool:

@@ -33,6 +33,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.unread import PassedTensor, UnreadTensor
 from torchweld.ir.nested import lost_history, memory_of
+from torchweld.ir.size_makers import holds_number
 from torchweld.ir.source import Applied, InstanceDict, Item
 
 # read from the metadata: no node
@@ -279,7 +280,11 @@ def _selected(cap: Capture, obj: TensorValue, key: Value) -> tuple[TensorValue, 
 
 
 def _varying_place(cap: Capture, x: Slot) -> SizeValue | None:
-    """A number that varies, as a size."""
+    """A number that varies, or that a tensor without dimensions holds, as a size."""
+    if isinstance(x, TensorValue) and not x.fake.dim() and holds_number(x.fake) and (
+            _is_plain_index(x) and cap.builder.takes_data and not cap.builder.bodies):  # fmt: skip
+        made = cap.builder.whole_number(x, cap.loc())
+        return made if isinstance(made, SizeValue) else None
     if isinstance(x, LateNumber) and not x.fixed and x.cls() is int:
         return cap.sizes.number(x)
     return x if isinstance(x, SizeValue) and x.cls() is int else None

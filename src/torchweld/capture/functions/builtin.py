@@ -59,6 +59,7 @@ from torchweld.capture.values.base import (
     boolean,
     constant,
 )
+from torchweld.ir.size_makers import holds_number
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -473,8 +474,11 @@ def slice_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 @klass(range)
 def range_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    if any(isinstance(a, TensorValue) for a in args):
-        raise refuse("W102", "range() of a Tensor", cap.loc())
+    for i, x in enumerate(args):
+        if isinstance(x, TensorValue):
+            if not holds_number(x.fake) or x.fake.numel() != 1 or not cap.builder.takes_data:
+                raise refuse("W102", "range() of a Tensor", cap.loc())
+            args[i] = cap.builder.whole_number(x, cap.loc())
     varying = range_of(args)
     if varying is not None:
         cap.deliver(varying, cont)
