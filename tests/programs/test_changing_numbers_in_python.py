@@ -277,5 +277,5 @@ def test_a_dict_of_what_was_computed_in_each_step():
     for step in range(12):
         torch.testing.assert_close(compiled(X, (step, log)), fn(X, (step, expected)))
     torch.testing.assert_close(log, expected)
-    assert STATISTICS.counts()["graphs"] <= 4
+    assert STATISTICS.counts()["graphs"] <= 7
     assert not any(r.code == "W114" for r in STATISTICS.refusals)

@@ -55,8 +55,8 @@ def test_a_tensor_as_a_size_or_bound(name, make):
 
 
 def test_a_tensor_that_the_frame_computes():
-    calls(lambda x, t: x[:, : t.max() - 1] * 2 + t.sum(), [torch.tensor([1, n + 1]) for n in VALUES],
-          1)  # fmt: skip
+    given = [torch.tensor([1, n + 1]) for n in VALUES]
+    calls(lambda x, t: x[:, : t.max() - 1] * 2 + t.sum(), given, 1)
 
 
 @pytest.mark.parametrize("fn", [

@@ -106,7 +106,7 @@ def instead(builder: GraphBuilder, args: list[Any], kwargs: dict[str, Any],
             case TupleValue():
                 return TupleValue([read(i) for i in x.items], x.kind)
             case SliceValue():
-                return SliceValue(tuple(read(p) for p in x.parts))  # type: ignore[arg-type]
+                return SliceValue(tuple(read(p) for p in x.parts))
         return x
 
     given, named = [read(x) for x in args], {k: read(x) for k, x in kwargs.items()}
@@ -196,15 +196,17 @@ def _among_integers(x: Value, args: list[Value]) -> TypeGuard[LateNumber]:
 def ask(cap: Capture, frame: VFrame, *given: Value) -> None:
     """An instruction asks for the truth of a number that varies, or compares such numbers.
 
-    Errors: GraphBreak where it has asked something else before and may end a loop, whose rounds are
-    then compiled once instead of for each number, or where that has led to many compilations. And
-    where no guard can speak of the answer, since it depends on several floats.
+    Errors: GraphBreak where it has asked something else before and may end a loop of operators,
+    whose rounds are then compiled once instead of for each number; in any loop if that has led to
+    many compilations. And where no guard can speak of the answer, since it depends on several
+    floats.
     """
-    if not _goes_apart(cap):
+    if (cap.sizes.varying.unrolls and not cap.is_rest) or not _can_break(cap):
         return
-    question = tuple(map(_made_of, given))
-    if frame.asked.setdefault(frame.ip, question) != question and (
-            cap.sizes.varying.many or ends_loop(frame.code, frame.ip - 1)):  # fmt: skip
+    question, n_calls = tuple(map(_made_of, given)), cap.builder.n_calls
+    before, then = frame.asked.setdefault(frame.ip, (question, n_calls))
+    if before != question and (cap.sizes.varying.many or (
+            n_calls > then and ends_loop(frame.code, frame.ip - 1))):  # fmt: skip
         raise refuse("W102", "how often this loop runs differs from call to call", cap.loc())
     read = {s for x in given if isinstance(x, LateNumber) and not x.drawn for s in _sources(x)}
     if len(read) > 1 and any(type(cap.late.leaves[s].now) is not int for s in read):
@@ -215,14 +217,12 @@ def ask(cap: Capture, frame: VFrame, *given: Value) -> None:
 def keep_apart(cap: Capture, why: str) -> None:
     """An instruction needs the value of a number that varies. Errors: GraphBreak, if the frame can
     be left."""
-    if _goes_apart(cap):
+    if (cap.sizes.varying.many or cap.is_rest) and _can_break(cap):
         raise refuse("W102", why, cap.loc())
 
 
-def _goes_apart(cap: Capture) -> bool:
-    """Whether a frame is rather broken than compiled for each number."""
-    return (not cap.sizes.varying.unrolls or cap.is_rest) and not cap.builder.bodies and all(
-        (f.on_return, f.on_raise, f.on_yield, f.names) == (None,) * 4 for f in cap.frames)
+def _can_break(cap: Capture) -> bool:
+    return not cap.builder.bodies and all(f.is_real() for f in cap.frames)
 
 
 def _made_of(x: Value) -> object:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,8 +46,6 @@ from torchweld.ir.size_node import is_number, plain
 
 # names in the residual program, which the pipeline gives their meaning: how to go on, and with what
 GO_ON, PIECE = "go_on", "piece"
-# Python code in the place of what is written in C
-_OWN = str(Path(__file__).parent)
 
 Expr = Callable[[Value], str]
 
@@ -65,7 +62,7 @@ def stops_of(cap: Capture) -> tuple[int, ...]:
     """Instructions before which the capture could stop now, by their numbers; innermost first."""
     found: list[int] = []
     for frame in cap.frames:
-        if not _is_real(frame) or frame.ip < 1:
+        if not frame.is_real() or frame.ip < 1:
             break
         index = frame.ip - 1
         if sets_up(frame.code, index):
@@ -79,12 +76,6 @@ def stops_of(cap: Capture) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def _is_real(frame: VFrame) -> bool:
-    """Whether Python would have the same frame, waiting for nothing but results of calls."""
-    plain = (frame.on_return, frame.on_raise, frame.on_yield, frame.names) == (None,) * 4
-    return plain and not frame.code.filename.startswith(_OWN)
-
-
 def suspend(cap: Capture) -> Rest:
     """What is left of the frames at `cap.stop`, or where a generator hands something out.
 
@@ -96,7 +87,7 @@ def suspend(cap: Capture) -> Rest:
         lock = cap.objects[id(cap.held[0])]
         raise Stuck("W107", "a lock is held", cap.loc(), cap.birth(lock))
     guard_changed(cap)
-    if not frames or not all(_is_real(f) for f in frames):
+    if not frames or not all(f.is_real() for f in frames):
         raise refuse("W107", "the frame cannot be left here", cap.loc())
     waits = [f is not frames[-1] or handed is not None for f in frames]
     try:
