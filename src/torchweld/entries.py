@@ -23,7 +23,6 @@ from torchweld.base.errors import (
     StateChanged,
     UsageTypeError,
 )
-from torchweld.capture.class_state import ClassState
 from torchweld.capture.guard_build import GuardBuilder, load
 from torchweld.capture.modes import restoring
 from torchweld.capture.overlap import safe_from_overlap
@@ -59,19 +58,6 @@ _SPECIAL = (as_expr(0), as_expr(1))
 _OWN = (weld_backend, eager_backend)
 # a graph with fewer operators that begins or ends at a break runs as it is
 _FEW = 3
-
-
-def fits(entry: Entry, args: tuple[object, ...]) -> bool:
-    """Whether an entry is for these arguments, also where something was assigned in a class that it
-    does not read."""
-    program, at = entry.program, -1
-    while True:
-        before, at = at, program.explain(args)
-        guard = getattr(program, "guards", {}).get(at)
-        if guard is None or at <= before or not isinstance(guard.expected, ClassState):
-            return at < 0
-        if not program.renew(at, guard.expected.holds):
-            return False
 
 
 def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...], site: Site,

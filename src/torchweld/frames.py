@@ -44,7 +44,7 @@ from torchweld.capture.session import Capture, Compiling, is_compiling
 from torchweld.capture.state import Anew, Stuck
 from torchweld.capture.wrap import is_empty_cell
 from torchweld.data_sizes import CODES as BY_DATA
-from torchweld.entries import LOCK, build_entry, fits
+from torchweld.entries import LOCK, build_entry
 from torchweld.frame import hook
 from torchweld.frame.assemble import Unassemblable
 from torchweld.frame.decode import decode
@@ -66,7 +66,7 @@ from torchweld.pipeline import (
     wanted,
 )
 from torchweld.rests import origin_of
-from torchweld.sites import REGION, Made, Site, eager_call
+from torchweld.sites import REGION, Made, Site, eager_call, fits
 
 _LOG = logging.getLogger("torchweld")
 # While one thread compiles, the others run eagerly what is not compiled yet; under fullgraph=True,
@@ -121,7 +121,7 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
     try:
         follow_originals(args)
         for made in dispatcher.entries:
-            if fits(made, args):  # made by another thread, or what was assigned does not matter
+            if fits(made.program, args):  # made by another thread, or nothing that matters changed
                 return made
         fn: Any = dispatcher.fn
         entry = _taken_over(fn, args, site)
@@ -439,7 +439,7 @@ def on_frame(view: FrameView) -> tuple[weakref.ReferenceType[Entry], ...] | None
     if not LOCK.acquire(blocking=False):
         return _as_before(view)
     try:
-        if any(fits(e, args) for e in site.entries) or (
+        if any(fits(e.program, args) for e in site.entries) or (
                 _declines(site, named(view.function), site.entries, args)):  # fmt: skip
             return _as_before(view)
         with Compiling():

@@ -18,7 +18,7 @@ from weakref import ReferenceType
 
 from torchweld.base import config
 from torchweld.capture import named_sources
-from torchweld.capture.class_state import ClassAttr
+from torchweld.capture.class_state import ClassAttr, ClassState
 from torchweld.capture.promises import Promised
 from torchweld.capture.symbolic import Varying
 from torchweld.frame.hook import run_hooked
@@ -70,6 +70,19 @@ class Made:
             end(self.region.graph)
 
 
+def fits(program: Program, args: tuple[object, ...]) -> bool:
+    """Whether guards hold for these arguments, also where something was assigned in a class that
+    the capture has not read."""
+    at = -1
+    while True:
+        before, at = at, program.explain(args)
+        guard = getattr(program, "guards", {}).get(at)
+        if guard is None or at <= before or not isinstance(guard.expected, ClassState):
+            return at < 0
+        if not program.renew(at, guard.expected.holds):
+            return False
+
+
 class Kin:
     """What was compiled for functions that differ only in what they are called on. Each takes over
     what fits from the others; it is held weakly."""
@@ -97,7 +110,7 @@ class Kin:
         """What was made for somebody else and fits these flat arguments; the oldest."""
         for ref in self._made.get(place, ()):
             made = ref()
-            if made is not None and made.program is not None and made.program.check(args):
+            if made is not None and made.program is not None and fits(made.program, args):
                 return made
         return None
 

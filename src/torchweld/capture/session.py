@@ -210,6 +210,8 @@ class Capture:
     handles: list[Any]
     devices: list[Any]
     ids: dict[int, Value]
+    class_states: dict[type, ClassState]
+    class_tables: dict[type, dict[str, object]]
     later: dict[int, int]
     tensor_attrs: dict[tuple[int, str], tuple[TensorValue, Value]]
     counters: dict[Any, Any]
@@ -242,8 +244,7 @@ class Capture:
         self.locks, self.held = list[Any](), list[Any]()
         self.class_attrs = varying.attributes
         self.class_writes: dict[ClassAttr, Value | None] = {}
-        self.class_states: dict[type, ClassState] = {}
-        self.names, self.class_tables = set[str](), dict[type, dict[str, object]]()
+        self.class_states, self.class_tables, self.names = {}, {}, set[str]()
         self.globals_written: dict[tuple[int, str], tuple[dict[str, object], Value | None]] = {}
         self.handled: list[Value] = []
         self.cells: dict[int, CellValue] = {}
