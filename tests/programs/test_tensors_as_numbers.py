@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -139,3 +141,32 @@ def test_what_is_no_such_number_is_eager_s_error(fn, t):
         torch.testing.assert_close(got, expected)
     else:
         assert got == expected
+
+
+def test_a_norm_with_a_cumulative_average_is_one_graph():
+    torch.manual_seed(0)
+    plain = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8, momentum=None))
+    twin = copy.deepcopy(plain)
+    torchweld.reset()
+    compiled = torchweld.compile(twin)
+    for i in range(4):
+        x = torch.randn(6, 8) + i
+        expected, got = plain(x), compiled(x)
+        torch.testing.assert_close(got, expected)
+        weights = torch.randn(6, 8)
+        for y in (expected, got):
+            (y * weights).sum().backward()
+    torch.testing.assert_close(dict(twin.state_dict()), dict(plain.state_dict()))
+    for p, q in zip(plain.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad, rtol=1e-4, atol=1e-4)
+    counts = STATISTICS.counts()
+    assert (counts["graphs"], counts["breaks"]) == (1, 0)
+
+
+@pytest.mark.parametrize("n", [1, 3, 0])
+def test_a_float_of_an_integer_is_computed_by_the_graph(n):
+    def fn(x, t):
+        return x * float(t) + float(t[0]) ** 2, x / (float(t.sum()) + 1)
+
+    t = torch.tensor([n])
+    calls(fn, [t, t + 1, t * 5], 1)

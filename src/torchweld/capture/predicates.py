@@ -145,7 +145,7 @@ def is_default(real: Any) -> bool:
 
 
 class LikeGenerator:
-    """Answers whether an object is a generator on the same device, and no default one of torch's."""
+    """Answers whether an object is a generator on the same device, and no default one."""
 
     __slots__ = ("device",)
 

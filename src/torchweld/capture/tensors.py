@@ -203,6 +203,15 @@ def requires_grad_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
     cap.deliver(cap.builder.call("call_method", "requires_grad_", args, kwargs, cap.loc()), cont)
 
 
+def float_of(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+             cont: Cont | None) -> None:  # fmt: skip
+    """float() of a tensor: no size, so that the graph computes with it."""
+    x = args[0]
+    if isinstance(x, TensorValue) and holds_number(x.fake) and not cap.builder.bodies:
+        args = [cap.builder.call("call_method", "to", [x, Const(torch.float64)], {}, cap.loc())]
+    item(cap, args, kwargs, cont)
+
+
 def register_methods() -> None:
     """Fill the table for the methods of torch.Tensor that are not graph nodes."""
     tables = ((_METADATA_METHODS, metadata_call), (_READS_DATA, lambda n: _refused(n, "W102")),
@@ -213,8 +222,8 @@ def register_methods() -> None:
             if raw is not MISSING and raw not in FUNCTIONS:
                 FUNCTIONS.add(raw, make(name))
     FUNCTIONS.add(mro_lookup(torch.Tensor, "requires_grad_"), requires_grad_)
-    for name in ("item", "__float__"):
-        FUNCTIONS.add(mro_lookup(torch.Tensor, name), item)
+    for name, handler in (("item", item), ("__float__", float_of)):
+        FUNCTIONS.add(mro_lookup(torch.Tensor, name), handler)
     FUNCTIONS.add(mro_lookup(torch.Tensor, "tolist"), tolist)
     for name in ("__int__", "__index__"):
         FUNCTIONS.add(mro_lookup(torch.Tensor, name), whole_item)

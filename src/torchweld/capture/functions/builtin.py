@@ -19,7 +19,7 @@ from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.functions.checks import extreme
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
-from torchweld.capture.numbers import item, range_of, whole_item
+from torchweld.capture.numbers import range_of, whole_item
 from torchweld.capture.object_ids import identity_of
 from torchweld.capture.ops import (
     BINARY,
@@ -39,6 +39,7 @@ from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.strings import format_value
 from torchweld.capture.symbolic import is_varying, number_value
 from torchweld.capture.tables import FUNCTIONS, CallHandler, function, klass
+from torchweld.capture.tensors import float_of
 from torchweld.capture.values.base import (
     ArrayValue,
     BoundValue,
@@ -414,7 +415,7 @@ def bool_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     truth(cap, args[0], lambda t: cap.deliver(boolean(t), cont))
 
 
-_ITEMS = {float: item, int: whole_item}
+_ITEMS = {float: float_of, int: whole_item}
 
 
 def _number(kind: type, special: str) -> CallHandler:
