@@ -517,7 +517,7 @@ def _recompile(of: Named, site: Site, entries: Sequence[Entry],
 def _give_up(of: Named, site: Site, entries: Sequence[Entry],
              args: tuple[object, ...]) -> None:  # fmt: skip
     """Say, once, that a function was compiled too often to go on."""
-    reasons = "; ".join(m.text() for m in why_missed(entries[-1:], args))
+    reasons = importlib.import_module("torchweld.misses").summary(entries, args)
     why = Refusal("W114", f"{of.name} was compiled {len(entries)} times, and runs eagerly "
                   f"where none fits{': ' * bool(reasons)}{reasons}", of.at)  # fmt: skip
     _report(why, of)
