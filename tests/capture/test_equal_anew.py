@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import types
+import typing
 
 import pytest
 import torch
@@ -277,6 +278,22 @@ def test_all_names_of_a_class():
         Box.extra = 3
 
     after_each(lambda x: x * len([n for n in dir(Box()) if n[0] != "_"]), [add, add], 2, X)
+
+
+@typing.runtime_checkable
+class Shrinks(typing.Protocol):
+    def shrink(self, x): ...
+
+
+def test_a_protocol_that_a_class_comes_to_fulfil():
+    def fn(x):
+        box = Box()
+        return box.grow(x) + 1 if isinstance(box, Shrinks) else box.grow(x)
+
+    def add():
+        Box.shrink = lambda self, x: x
+
+    after_each(fn, [add, lambda: None], 2, X)
 
 
 def test_a_special_method_that_is_added():

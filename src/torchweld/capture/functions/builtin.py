@@ -6,6 +6,7 @@ import math
 import operator
 import sys
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from torchweld.capture import polyfills
 from torchweld.capture.arrays.operators import array_unary
 from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
 from torchweld.capture.attrs_write import del_attr, set_attr
+from torchweld.capture.class_state import ALL
 from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.functions.checks import extreme
 from torchweld.capture.identity import same
@@ -107,6 +109,8 @@ def _classinfo(cap: Capture, kinds: Value) -> Any:
     if isinstance(kinds, TupleValue):
         return tuple(_classinfo(cap, k) for k in cap.force_items(kinds.items))
     if isinstance(kinds, Const):
+        if getattr(kinds.obj, "_is_protocol", False):
+            cap.names.add(ALL)  # it is told by what a class has
         return kinds.obj
     raise refuse("W107", f"isinstance with {kinds.cls().__name__}", cap.loc())
 
@@ -121,6 +125,10 @@ def is_instance(cap: Capture, x: Value, kinds: Any) -> bool:
         return isinstance(real, kinds)
     if isinstance(kinds, tuple):
         return any(is_instance(cap, x, k) for k in kinds)
+    if getattr(kinds, "_is_protocol", False) and kinds not in x.cls().__mro__:
+        own = x.attrs if isinstance(x, InstanceValue) else {}
+        names: Any = typing._get_protocol_attrs(kinds)  # type: ignore[attr-defined]
+        return all(getattr(x.cls(), n, None) is not None or own.get(n) is not None for n in names)
     return issubclass(x.cls(), kinds)
 
 
