@@ -35,11 +35,12 @@ def expect(site: Site, names: Sequence[str], resume: Resume, before: Sequence[St
     for frame, i, kind, dim in resume.varying:
         if frame < level or (frame == level and i < len(after) and before[level][i] is after[i]):
             _note(site, (_source(names, before[:frame], i), kind, dim))
-    if resume.by_data and level == len(resume.frames) - 1:
-        own, dim = before[level], _mask_dim(before[level])
-        last = resume.frames[-1]
-        if decode(last.code).instrs[last.index].op == "FOR_ITER":
-            dim = _NO_DIM  # of what a loop gives, numbers vary
+    last = resume.frames[-1]
+    steps = decode(last.code).instrs[last.index].op == "FOR_ITER"
+    if (resume.by_data or steps) and level == len(resume.frames) - 1:
+        own = before[level]
+        # of what a loop gives, numbers vary
+        dim = _NO_DIM if steps else _mask_dim(own)
         for i, x in enumerate(after):
             if i >= len(own) or own[i] is not x:
                 for part in _parts(x, _source(names, before[:-1], i), dim):

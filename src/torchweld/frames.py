@@ -66,7 +66,7 @@ from torchweld.pipeline import (
     wanted,
 )
 from torchweld.rests import origin_of
-from torchweld.sites import REGION, Made, Site, eager_call
+from torchweld.sites import REGION, Made, Site, eager_call, fits
 
 _LOG = logging.getLogger("torchweld")
 # While one thread compiles, the others run eagerly what is not compiled yet; under fullgraph=True,
@@ -121,7 +121,7 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
     try:
         follow_originals(args)
         for made in dispatcher.entries:
-            if made.program.check(args):  # another thread has just made it
+            if fits(made.program, args):  # made by another thread, or nothing that matters changed
                 return made
         fn: Any = dispatcher.fn
         entry = _taken_over(fn, args, site)
@@ -439,7 +439,8 @@ def on_frame(view: FrameView) -> tuple[weakref.ReferenceType[Entry], ...] | None
     if not LOCK.acquire(blocking=False):
         return _as_before(view)
     try:
-        if _declines(site, named(view.function), site.entries, args):
+        if any(fits(e.program, args) for e in site.entries) or (
+                _declines(site, named(view.function), site.entries, args)):  # fmt: skip
             return _as_before(view)
         with Compiling():
             entry = _inner_entry(view, args, site)
@@ -516,7 +517,7 @@ def _recompile(of: Named, site: Site, entries: Sequence[Entry],
 def _give_up(of: Named, site: Site, entries: Sequence[Entry],
              args: tuple[object, ...]) -> None:  # fmt: skip
     """Say, once, that a function was compiled too often to go on."""
-    reasons = "; ".join(m.text() for m in why_missed(entries[-1:], args))
+    reasons = importlib.import_module("torchweld.misses").summary(entries, args)
     why = Refusal("W114", f"{of.name} was compiled {len(entries)} times, and runs eagerly "
                   f"where none fits{': ' * bool(reasons)}{reasons}", of.at)  # fmt: skip
     _report(why, of)

@@ -14,13 +14,24 @@ import torch
 
 from torchweld.capture.class_state import ClassState
 from torchweld.capture.guard_build import load
+from torchweld.capture.late import Decided
 from torchweld.capture.size_guards import value_of
 from torchweld.frame.program import Entry, tensor_codes
 from torchweld.ir.guard import Guard, SizeRelation
-from torchweld.ir.source import Attr, CellContents, InstanceDict, Item, Pinned, Source, TypeOf
+from torchweld.ir.source import (
+    Attr,
+    CellContents,
+    InstanceDict,
+    Item,
+    Local,
+    Pinned,
+    Source,
+    TypeOf,
+)
 from torchweld.pipeline import Miss
 
 _SHOWN = 60
+_MANY = 8  # values of one thing
 # dtypes that torch warns of
 _RARE = ("q", "complex32", "chalf")
 _DEVICES = {0: "cpu", 1: "cuda"}
@@ -35,6 +46,29 @@ def why_missed(entries: Iterable[Entry], args: tuple[object, ...]) -> tuple[Miss
         if at >= 0:
             found[_miss(entry, at, args)] = None
     return tuple(found)
+
+
+def summary(entries: Sequence[Entry], args: tuple[object, ...]) -> str:
+    """What most of these entries do not fit by, in one sentence with all of its values."""
+    failing: dict[tuple[str, Source | None], list[Guard]] = {}
+    for entry in entries:
+        guard = getattr(entry.program, "guards", {}).get(entry.program.explain(args))
+        if guard is not None:
+            failing.setdefault((guard.kind, guard.source), []).append(guard)
+    if not failing:
+        return ""
+    guards = max(failing.values(), key=len)
+    last = guards[-1]
+    now = _GONE if last.source is None else _now(last.source, args)
+    what, fix = _WORDS[last.kind](last, now, args)
+    values = list(dict.fromkeys(shown(g.expected) for g in guards))
+    if len(values) > _MANY:
+        values[_MANY - 1 : -1] = ["..."]
+    if last.kind == "length" and now is not _GONE:
+        what = f"{_name(last)} had length {', '.join(values)}, has {len(now)}"  # type: ignore[arg-type]
+    elif last.kind == "equal":
+        what = f"{_name(last)} was {', '.join(values)}, is {shown(now)}"
+    return Miss(what, fix, last.why).text()
 
 
 def _miss(entry: Entry, at: int, args: tuple[object, ...]) -> Miss:
@@ -80,6 +114,8 @@ def place(source: Source) -> str:
             return f"type({place(base)})"
         case CellContents(base=base):
             return place(base)
+        case Local(name=name) if name.startswith("."):
+            return "what was computed at the break"
     return source.text()
 
 
@@ -273,6 +309,10 @@ def _sizes(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, st
 
 
 def _predicate(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
+    if isinstance(guard.expected, Decided) and guard.source is not None and now is not _GONE:
+        name = place(guard.source)
+        number = now.item() if isinstance(now, torch.Tensor) else now
+        return f"`{guard.expected.text(name)}` held, but `{name}` is {shown(number)}", ""
     said = getattr(guard.expected, "__name__", guard.expected)
     return f"{said} was true of {_name(guard)}, is not", ""
 

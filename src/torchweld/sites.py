@@ -18,7 +18,7 @@ from weakref import ReferenceType
 
 from torchweld.base import config
 from torchweld.capture import named_sources
-from torchweld.capture.class_state import ClassAttr
+from torchweld.capture.class_state import ClassAttr, ClassState
 from torchweld.capture.promises import Promised
 from torchweld.capture.symbolic import Varying
 from torchweld.frame.hook import run_hooked
@@ -31,6 +31,8 @@ from torchweld.pipeline import Backend, Compiled, eager_backend, weld_backend
 
 # so many numbers of rounds a loop is unrolled for
 _UNROLLED = 2
+# from so many compilations on, a frame is broken where a number decides that varies
+_MANY = 4
 _OWN = (weld_backend, eager_backend)  # which know of sizes that only the data decides
 
 
@@ -68,6 +70,19 @@ class Made:
             end(self.region.graph)
 
 
+def fits(program: Program, args: tuple[object, ...]) -> bool:
+    """Whether guards hold for these arguments, also where something was assigned in a class that
+    the capture has not read."""
+    at = -1
+    while True:
+        before, at = at, program.explain(args)
+        guard = getattr(program, "guards", {}).get(at)
+        if guard is None or at <= before or not isinstance(guard.expected, ClassState):
+            return at < 0
+        if not program.renew(at, guard.expected.holds):
+            return False
+
+
 class Kin:
     """What was compiled for functions that differ only in what they are called on. Each takes over
     what fits from the others; it is held weakly."""
@@ -95,7 +110,7 @@ class Kin:
         """What was made for somebody else and fits these flat arguments; the oldest."""
         for ref in self._made.get(place, ()):
             made = ref()
-            if made is not None and made.program is not None and made.program.check(args):
+            if made is not None and made.program is not None and fits(made.program, args):
                 return made
         return None
 
@@ -115,7 +130,8 @@ class Site:
     it had no operator. copies: whether captures may repeat calls (ADR 0017). by_data, supposes: as
     of `Varying` (ADR 0028). hooks_stay: whether hooks that the frame registers are not removed.
     promised: of the arguments of the call that is compiled. called: names of those of modules.
-    counters: as of `Varying`. kin: of the functions that may use its entries; place: its own there.
+    counters, anew: as of `Varying`. kin: of the functions that may use its entries; place: its own
+    there.
     """
 
     options: Options
@@ -145,6 +161,7 @@ class Site:
     counters: bool = True
     kin: Kin | None = None
     place: object = None
+    anew: set[Source] = field(default_factory=set)
 
     def varying(self) -> Varying:
         """What changes from call to call, as far as that is known."""
@@ -159,12 +176,14 @@ class Site:
                        dynamic is True, dynamic is not False, learns or bool(promised or listed),
                        frozenset(self.attributes), by_data, self.supposes,
                        frozenset(() if unrolls and not self.owner else self.lengths),
-                       unrolls, promised, listed, self.counters)  # fmt: skip
+                       unrolls, promised, listed, self.counters, frozenset(self.anew),
+                       len(self.entries) >= _MANY)  # fmt: skip
 
     def clear(self) -> None:
         self.late.clear()
         self.fixed.clear()
         self.lengths.clear()
+        self.anew.clear()
         self.parts.clear()
         self.attributes.clear()
         self.inner.clear()

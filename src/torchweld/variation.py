@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from types import FunctionType
+from typing import Any
 
 import torch
 
@@ -10,9 +12,10 @@ from torchweld.capture.class_state import ClassState
 from torchweld.capture.guard_build import load
 from torchweld.capture.late import NUMBERS
 from torchweld.capture.predicates import SameNumber
+from torchweld.capture.session import pinned
 from torchweld.frame.program import Entry, tensor_codes
 from torchweld.ir.guard import Guard
-from torchweld.ir.source import Source
+from torchweld.ir.source import InstanceDict, Item, Source
 from torchweld.sites import Site
 
 
@@ -24,9 +27,11 @@ def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> Non
             if guard.kind == "tensor" and site.options.dynamic is not False:
                 site.parts.update(changed_parts(guard, args, found))
             if isinstance(guard.expected, ClassState):
-                site.attributes.update(guard.expected.changed())
+                _learn_class(site, guard.expected)
             if guard.kind == "same_value":
                 site.counters = site.counters and _holds_same(guard, args)
+            if guard.kind == "is" and isinstance(guard.expected, FunctionType):
+                _learn_function(site, guard, args, found)
             if guard.kind == "length":
                 _learn_length(site, guard, args, found)
             known = guard.expected.obj if isinstance(guard.expected, SameNumber) else guard.expected
@@ -39,6 +44,26 @@ def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> Non
                 continue  # the source is gone, which is another guard's business
             if type(now) is type(known) and now != known:
                 site.late.add(guard.source)
+
+
+def _learn_class(site: Site, state: ClassState) -> None:
+    for base, name in state.changed():
+        site.attributes.add((base, name))
+        was, now = state.found[base][name], vars(base)[name]
+        if type(was) is type(now) and type(now) in NUMBERS:
+            site.late.add(Item.make(InstanceDict.make(pinned(base)), name, False))
+
+
+def _learn_function(site: Site, guard: Guard, args: tuple[object, ...],
+                    found: dict[Source, object]) -> None:  # fmt: skip
+    assert guard.source is not None
+    try:
+        now = load(guard.source, args, found)
+    except Exception:
+        return
+    known: Any = guard.expected
+    if now is not known and isinstance(now, FunctionType) and now.__code__ is known.__code__:
+        site.anew.add(guard.source)
 
 
 def _learn_length(site: Site, guard: Guard, args: tuple[object, ...],

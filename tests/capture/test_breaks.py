@@ -67,7 +67,7 @@ def test_branch_in_a_loop_over_a_range_uses_one_graph_for_all_rounds():
                 x = x - 1
         return x
 
-    check(f, (X,), graphs=4)
+    check(f, (X,), graphs=3)
 
 
 def test_loop_that_is_left_by_a_branch_on_a_value():

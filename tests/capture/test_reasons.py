@@ -160,3 +160,43 @@ def test_the_limit_is_told_once_with_the_last_reason(caplog):
     assert "`fn` was torch.cos, is torch.tan" in said
     assert __file__ in said
     assert len(compiled.entries) == 3
+
+
+def storm(fn, *calls, caplog):
+    """What is logged when a function is compiled too often."""
+    torchweld.reset()
+    compiled = torchweld.compile(fn, backend="eager")
+    with caplog.at_level(logging.WARNING, "torchweld"):
+        for args in calls:
+            torch.testing.assert_close(compiled(X, *args), fn(X, *args))
+    (record,) = caplog.records
+    return record.getMessage()
+
+
+def test_the_limit_is_told_with_all_values(caplog):
+    def joined(x, xs):
+        return torch.cat(xs) + x.sum()
+
+    said = storm(joined, *(([X] * n,) for n in range(2, 13)), caplog=caplog)
+    assert "`xs` had length 2, 3, 4, 5, 6, 7, 8, 9, has 10; pass one length" in said
+    assert said.count(__file__) == 2  # the function, and the line that needs the length
+
+
+def test_the_limit_is_told_of_texts(caplog):
+    def named(x, name):
+        return x * len(name) if name != "q" else x
+
+    said = storm(named, *((c,) for c in "abcdefghijkl"), caplog=caplog)
+    assert "`name` was 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', is 'i'; keep it the same" in said
+
+
+def test_a_decision_about_a_number_is_told_with_both_sides():
+    def steps(x, n):
+        return x + 1 if n % 2 == 0 and n > 3 else x * 2
+
+    torchweld.reset()
+    compiled = torchweld.compile(steps, backend="eager")
+    for n in (1, 5, 8):
+        compiled(X, n)
+    whats = [m.what for m in why_missed(compiled.entries, (X, 10))]
+    assert any("held, but `n` is 10" in w for w in whats), whats

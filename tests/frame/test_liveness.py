@@ -8,7 +8,7 @@ from dialect_programs import PROGRAMS, countdown, outcome
 
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import TERMINAL, Code
-from torchweld.frame.liveness import live_locals
+from torchweld.frame.liveness import ends_loop, live_locals
 
 
 def at(fn, op, arg=None):
@@ -157,3 +157,36 @@ def test_live_locals_are_those_read_on_some_path(fn):
     for index in range(len(code.instrs)):
         live = live_locals(code, index)
         assert live - cells == reads_on_a_path(code, index) - cells
+
+
+def questions(fn):
+    """What `ends_loop` says of each comparison."""
+    code = decode(fn.__code__)
+    return [ends_loop(code, i) for i, x in enumerate(code.instrs) if x.op == "COMPARE_OP"]
+
+
+def test_a_question_that_ends_a_loop():
+    def leaves(n):
+        for i in range(9):
+            if i >= n:
+                n = i
+                break
+
+    def goes_on(n):
+        if n > 3:
+            n = 3
+        for i in range(9):
+            if i >= n:
+                continue
+            n = n - 1 if n > 5 else n
+
+    def inner(n):
+        for i in range(9):
+            while n < i:
+                n += 1
+            if n == 3:
+                n += 2
+
+    assert questions(leaves) == [True]
+    assert questions(goes_on) == [False] * 3
+    assert questions(inner)[-2:] == [True, False]

@@ -102,7 +102,7 @@ def test_a_loop_with_a_counter():
 
         return gen, []
 
-    check(make, *("next",) * 8, graphs=3, args=(X, [X + i for i in range(6)]))
+    check(make, *("next",) * 8, graphs=2, args=(X, [X + i for i in range(6)]))
 
 
 def test_an_endless_loop_is_not_compiled_for_each_number():

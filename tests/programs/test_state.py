@@ -237,7 +237,7 @@ def counter_obj_state():
     return f
 
 
-@program()
+@program(1)  # after four keys
 def ordered_state():
     d = collections.OrderedDict()
 

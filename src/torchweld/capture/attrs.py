@@ -89,6 +89,7 @@ def watch_method(cap: Capture, kind: type, name: str) -> None:
 
 def get_attr(cap: Capture, obj: Value, name: str, cont: Cont | None = None) -> None:
     """obj.name, delivered to `cont`. Errors: Raised(AttributeError)."""
+    cap.names.add(name)
     handler = GETATTR.get(type(obj))
     if handler is not None:
         handler(cap, obj, name, cont)

@@ -44,6 +44,7 @@ from torchweld.ir.source import Item
 
 def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | None = None) -> None:
     """obj.name = value; `cont` gets None when done (nothing is pushed without it)."""
+    cap.names.add(name)
     done = cont or (lambda _: None)
     if isinstance(obj, InstanceValue):
         hook = mro_lookup(obj.klass, "__setattr__")
@@ -280,6 +281,7 @@ def module_set(cap: Capture, obj: InstanceValue, name: str, value: Value) -> boo
 
 def del_attr(cap: Capture, obj: Value, name: str) -> None:
     """del obj.name."""
+    cap.names.add(name)
     if isinstance(obj, TensorValue) and name == "grad":
         set_grad(cap, obj, NONE)
         return

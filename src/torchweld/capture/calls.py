@@ -8,14 +8,14 @@ import importlib
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
-from torchweld.capture.binding import bind
+from torchweld.capture.binding import bind, defaults_of, given_defaults
 from torchweld.capture.class_writes import known_attr
 from torchweld.capture.hooks import length, plain_module_call
 from torchweld.capture.installed import of_the_user
@@ -42,17 +42,17 @@ from torchweld.capture.values.base import (
     Loose,
     NotConstant,
     PartialValue,
+    Slot,
     TensorValue,
     TupleValue,
     UserException,
     Value,
     constant,
 )
-from torchweld.capture.wrap import complete
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code
 from torchweld.frame.program import Dispatcher
-from torchweld.ir.source import Attr, Item, Source
+from torchweld.ir.source import Attr, Source
 
 OnRaise = Callable[[Value], bool] | None
 MAX_DEPTH = 400
@@ -269,8 +269,7 @@ def _call_real_function(cap: Capture, fn: Const, args: list[Value], kwargs: dict
     assert isinstance(real, types.FunctionType)
     source = fn.source or cap.pin(real)
     _guard_function(cap, real, source)
-    defaults = _real_defaults(cap, real, source)
-    kwdefaults = _real_kwdefaults(cap, real, source)
+    defaults, kwdefaults = defaults_of(cap, real, source)
     code = decode(real.__code__)
     bound = _bind_guarded(cap, code, real.__qualname__, defaults, kwdefaults, args, kwargs,
                           on_raise)  # fmt: skip
@@ -303,15 +302,9 @@ def _call_given(cap: Capture, fn: Loose, args: list[Value], kwargs: dict[str, Va
     cap.guard("predicate", source, is_unmarked)
     for name in ("__code__", "__globals__"):
         cap.guard("is", Attr.make(source, name), getattr(real, name))
-    given = cap.wrap(real.__defaults__, Attr.make(source, "__defaults__"))
-    defaults = cap.force_items(given.items) if isinstance(given, TupleValue) else []
-    named = cap.wrap(real.__kwdefaults__, Attr.make(source, "__kwdefaults__"))
-    kwdefaults: dict[str, Value] = {}
-    if isinstance(named, DictValue):
-        complete(cap, named)
-        kwdefaults = {str(k): cap.force(v) for k, v in named.items.items()}
+    defaults, kwdefaults = given_defaults(cap, real, source)
     code = decode(real.__code__)
-    bound = _bind_guarded(cap, code, real.__qualname__, list(defaults), kwdefaults, args, kwargs,
+    bound = _bind_guarded(cap, code, real.__qualname__, defaults, kwdefaults, args, kwargs,
                           on_raise)  # fmt: skip
     if bound is None:
         return
@@ -320,40 +313,10 @@ def _call_given(cap: Capture, fn: Loose, args: list[Value], kwargs: dict[str, Va
 
 
 def _guard_function(cap: Capture, real: types.FunctionType, source: Source) -> None:
-    """The user's own functions may get other code or defaults; installed ones are not watched."""
+    """The user's own functions may get other code; installed ones are not watched."""
     if not of_the_user(real.__code__.co_filename):
         return
     cap.guard("is", Attr.make(source, "__code__"), real.__code__)
-    if real.__defaults__:
-        cap.guard("is", Attr.make(source, "__defaults__"), real.__defaults__)
-    if real.__kwdefaults__:
-        names = Attr.make(source, "__kwdefaults__")
-        cap.guard("is", names, real.__kwdefaults__)
-        for name, value in real.__kwdefaults__.items():
-            cap.guard("is", Item.make(names, name, False), value)
-
-
-def _real_defaults(cap: Capture, real: types.FunctionType, source: Any) -> list[Value]:
-    values = real.__defaults__ or ()
-    base = Attr.make(source, "__defaults__")
-    return [_default(cap, v, Item.make(base, i, True)) for i, v in enumerate(values)]
-
-
-def _real_kwdefaults(cap: Capture, real: types.FunctionType, source: Any) -> dict[str, Value]:
-    base = Attr.make(source, "__kwdefaults__")
-    return {
-        k: _default(cap, v, Item.make(base, k, False))
-        for k, v in (real.__kwdefaults__ or {}).items()
-    }
-
-
-def _default(cap: Capture, value: object, source: Any) -> Value:
-    """Immutable defaults belong to the function, whose identity is guarded; others are read."""
-    if isinstance(value, int | float | str | bytes | type | types.FunctionType | torch.dtype) or (
-        value is None
-    ):
-        return Const(value)
-    return cap.wrap(value, source)
 
 
 def _call_function(cap: Capture, fn: FunctionValue, args: list[Value], kwargs: dict[str, Value],
@@ -369,11 +332,11 @@ def _call_function(cap: Capture, fn: FunctionValue, args: list[Value], kwargs: d
     push_frame(cap, code, fn.globals.obj, bound, cells, cont, on_raise, fn)
 
 
-def _bind_guarded(cap: Capture, code: Code, name: str, defaults: list[Value],
-                  kwdefaults: dict[str, Value], args: list[Value], kwargs: dict[str, Value],
+def _bind_guarded(cap: Capture, code: Code, name: str, defaults: Sequence[Slot],
+                  kwdefaults: Mapping[str, Slot], args: list[Value], kwargs: dict[str, Value],
                   on_raise: OnRaise) -> dict[str, Value] | None:  # fmt: skip
     try:
-        return bind(code, name, defaults, kwdefaults, args, kwargs)
+        return bind(code, name, defaults, kwdefaults, args, kwargs, cap.force)
     except Raised as error:
         if on_raise is None or not on_raise(error.value):
             raise
@@ -387,6 +350,7 @@ def push_frame(cap: Capture, code: Code, globals_: dict[str, object], bound: dic
     if len(cap.frames) > MAX_DEPTH:
         raise refuse("W116", f"more than {MAX_DEPTH} nested calls", cap.loc())
     frame = VFrame(code, globals_, cap.pin(globals_, "globals"), function=function)
+    cap.names.update(code.raw.co_names)
     frame.cells = dict(cells)
     for name, value in bound.items():
         if name in code.cellvars:

@@ -9,16 +9,27 @@ from torch.utils.hooks import RemovableHandle
 
 HEAP_TYPE = 1 << 9  # of `__flags__`: attributes of the class can be assigned
 ClassAttr = tuple[type, str]
+ALL = ""  # among the names that were read: every one
+_GONE = object()
 
 
 class ClassState:
-    """What is in a class and its bases, to tell later what was assigned. Equal for one class."""
+    """What is in a class and its bases, to tell later what was assigned. Equal for one class.
 
-    __slots__ = ("found", "kind")
+    names: of the attributes that the capture reads, of whatever object; it may go on to read.
+    tables: what is in classes, which states of other classes share.
+    """
 
-    def __init__(self, kind: type) -> None:
-        self.kind = kind
-        self.found = {base: dict(vars(base)) for base in kind.__mro__ if is_users(base)}
+    __slots__ = ("found", "kind", "mro", "names")
+
+    def __init__(self, kind: type, names: set[str], tables: dict[type, dict[str, object]]) -> None:
+        self.kind, self.mro, self.names = kind, kind.__mro__, names
+        self.found: dict[type, dict[str, object]] = {}
+        for base in self.mro:
+            if base.__flags__ & HEAP_TYPE:
+                if base not in tables:
+                    tables[base] = dict(vars(base))
+                self.found[base] = tables[base]
 
     def __hash__(self) -> int:
         return hash(self.kind)
@@ -29,13 +40,41 @@ class ClassState:
     def __repr__(self) -> str:
         return "as it was"
 
+    def holds(self) -> bool:
+        """Whether whatever was assigned in the meantime is nothing that the capture has read."""
+        return self.kind.__mro__ == self.mro and not any(
+            self.reads(name) and not _same(was, now) for _, name, was, now in self._assigned())
+
+    def reads(self, name: str) -> bool:
+        """Whether the capture may have read an attribute: by its name, or because it means
+        something to Python, torch or another library that made a base."""
+        special = name == "_fields" or (name.startswith("__") and name.endswith("__"))
+        return special or name in self.names or ALL in self.names or any(
+            name in vars(base) for base in self.mro if not is_users(base))
+
     def changed(self) -> Iterator[ClassAttr]:
-        """The attributes that hold other data by now."""
+        """The attributes that were read and hold other data by now."""
+        for base, name, was, now in self._assigned():
+            data = _GONE not in (was, now) and is_data(name, was) and is_data(name, now)
+            if data and is_users(base) and self.reads(name):
+                yield base, name
+
+    def _assigned(self) -> Iterator[tuple[type, str, object, object]]:
+        """Class, name, what was there and what is there now."""
         for base, before in self.found.items():
-            for name, now in vars(base).items():
-                was = before.get(name)
-                if was is not now and is_data(name, was) and is_data(name, now):
-                    yield base, name
+            now = vars(base)
+            for name in {**before, **now}:
+                was, is_ = before.get(name, _GONE), now.get(name, _GONE)
+                if was is not is_:
+                    yield base, name, was, is_
+
+
+def _same(a: object, b: object) -> bool:
+    """Whether two constants are the same to whoever does not ask for their identity."""
+    return type(a) is type(b) and type(a) in _PLAIN and repr(a) == repr(b)
+
+
+_PLAIN = (bool, int, float, str, bytes)
 
 
 def is_users(kind: type) -> bool:

@@ -2,7 +2,7 @@
 
 Each assignment changes the version of the class and of its subclasses, which methods and constants
 are guarded by. So what a function is known to assign, or what was seen to change between two calls,
-is read and guarded by itself, and of these classes every other attribute is.
+is read and guarded by itself, and of these classes every other attribute that is read.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchweld.capture.class_state import (
+    ALL,
     HEAP_TYPE,
     ClassAttr,
+    ClassState,
     has_protocol,
     is_data,
     is_users,
@@ -110,6 +112,8 @@ def show(cap: Capture, kind: type, what: str) -> None:
     """
     if what == "__dict__":
         cap.shown.add(id(kind))
+    if what in ("__dict__", "dir()"):
+        cap.names.add(ALL)
     if any(issubclass(kind, base) for base, _ in cap.class_writes):
         raise refuse("W106", f"{what} of a class that the frame has changed", cap.loc())
 
@@ -124,21 +128,23 @@ def settle_class_guards(cap: Capture) -> None:
         if kind is None or not any(issubclass(kind, c) for c in classes):
             continue
         del cap.guards[key]
+        state = guard.expected
+        assert isinstance(state, ClassState)
         for base in kind.__mro__:
             if not base.__flags__ & HEAP_TYPE:
                 continue
             source = cap.pin(base)
             if any(issubclass(base, c) for c in classes):
-                _guard_contents(cap, base, source)
+                _guard_contents(cap, base, source, state)
             else:
                 cap.guard_class(base)
 
 
-def _guard_contents(cap: Capture, kind: type, source: Source) -> None:
+def _guard_contents(cap: Capture, kind: type, source: Source, state: ClassState) -> None:
     own = InstanceDict.make(source)
     cap.guard("keys", own, tuple(vars(kind)))
     for name, raw in vars(kind).items():
-        if (kind, name) not in cap.class_attrs:
+        if (kind, name) not in cap.class_attrs and state.reads(name):
             cap.guard("is", Item.make(own, name, False), raw)
 
 

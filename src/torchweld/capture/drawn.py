@@ -17,7 +17,14 @@ from torchweld.capture.draws import generator_of
 from torchweld.capture.late import LateNumber, LateTensor
 from torchweld.capture.session import Capture
 from torchweld.capture.symbolic import number_value
-from torchweld.capture.values.base import Const, InstanceValue, SizeValue, TensorValue, Value
+from torchweld.capture.values.base import (
+    Const,
+    InstanceValue,
+    Loose,
+    SizeValue,
+    TensorValue,
+    Value,
+)
 from torchweld.capture.values.prepared import PreparedValue
 from torchweld.ir.expr import Expr, atoms
 from torchweld.ir.graph import BY_DATA, DRAWN, LOC, VAL
@@ -40,15 +47,9 @@ def own_copy(cap: Capture, x: TensorValue) -> TensorValue:
     return made
 
 
-def is_default(real: Any) -> bool:
-    """Whether a generator is one that operators draw from which are given none."""
-    return real is torch.default_generator or any(
-        real is g for g in getattr(torch.cuda, "default_generators", ()))  # fmt: skip
-
-
 def real_generator(x: Value) -> Any:
     """The torch.Generator from outside that a value is; None if it is no such thing."""
-    real = x.real if isinstance(x, InstanceValue) else getattr(x, "obj", None)
+    real = x.real if isinstance(x, InstanceValue | Loose) else getattr(x, "obj", None)
     return real if isinstance(real, torch.Generator) else None
 
 

@@ -25,6 +25,7 @@ from torchweld.capture.state import raised, refuse
 from torchweld.capture.values.base import (
     Const,
     InstanceValue,
+    Loose,
     NotConstant,
     SizeValue,
     Value,
@@ -78,7 +79,7 @@ class Generator:
 
 def _real(cap: Capture, x: Value) -> Any:
     """The real generator. Errors: GraphBreak for one that the capture cannot follow."""
-    real = x.real if isinstance(x, InstanceValue) else constant(x)
+    real = x.real if isinstance(x, InstanceValue | Loose) else constant(x)
     if (type(real).__module__, type(real).__name__) not in _KINDS:
         raise refuse("W107", f"random numbers of a {x.cls().__name__}", cap.loc())
     may_draw(cap)

@@ -31,10 +31,14 @@ from torchweld.capture.late import (
     LateNumber,
     LateNumbers,
     plain_number,
-    takes_late,
     takes_number_only,
 )
-from torchweld.capture.open_numbers import Held, Row, has_held, is_open, let_go, settled
+from torchweld.capture.open_numbers import (
+    Held,
+    Row,
+    argument,
+    instead,
+)
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, is_varying, number_value
 from torchweld.capture.values.base import (
@@ -104,6 +108,7 @@ class GraphBuilder:
         self.force = force
         self.places: list[Source | LateNumber] = []
         self.numbers: dict[int, Node] = {}
+        self.as_tensors: dict[tuple[int, torch.device], TensorValue] = {}  # the same, for bodies
         self.rounded: dict[Expr, LateNumber] = {}
         self.mode = WatchfulMode(allow_non_fake_inputs=False, static_shapes=True)
         self.maker = FakeMaker(self.mode)
@@ -128,6 +133,7 @@ class GraphBuilder:
         self.listening: Callable[[], Any] = nullcontext  # entered around each operator
         self.frees_outside = False  # a backward goes through what eager code has computed
         self.computes = False  # numbers, in the graph
+        self.read: dict[tuple[Node, int], Value] = {}  # integers that tensors hold
         self.may_fail: list[GraphNumber] = []  # those whose arithmetic may raise
 
     # ------------------------------------------------------------------ inputs
@@ -254,12 +260,12 @@ class GraphBuilder:
         graph nor an operator can hold; GraphBreak when the operator cannot run on fakes.
         """
         if self.late.active or self.computes:
-            args, given = [self._settled(target, i, x, args) for i, x in enumerate(args)], args
-            kwargs = {k: self._settled(target, k, x, given) for k, x in kwargs.items()}
+            args, given = [argument(self, target, i, x, args) for i, x in enumerate(args)], args
+            kwargs = {k: argument(self, target, k, x, given) for k, x in kwargs.items()}
         kwargs = {k: self._as_number(target, k, x, at) for k, x in kwargs.items()}
         real_args = [self.to_fake(a) for a in args]
         real_kwargs = {k: self.to_fake(v) for k, v in kwargs.items()}
-        self.mode.maker = None
+        self.mode.maker = self.mode.asked = None
         if kwargs.get("out") is not None:
             self._check_outs(kwargs["out"], target, real_args, real_kwargs, at)
         self.mode.maker = self.sizes.data.maker if self.takes_data else None
@@ -271,9 +277,10 @@ class GraphBuilder:
             with self.listening():
                 result = self.run(op, target, real_args, real_kwargs, at)
         except GraphBreak:
-            if not has_held(args, kwargs):
+            other = instead(self, args, kwargs, at)
+            if other is None:
                 raise
-            return self.call(op, target, *let_go(args, kwargs), at)
+            return self.call(op, target, *other, at)
         fx_args = tuple(self.to_fx(a) for a in args)
         fx_kwargs = {k: self.to_fx(v) for k, v in kwargs.items()}
         node = self.graph.create_node(op, target, fx_args, fx_kwargs)
@@ -324,8 +331,11 @@ class GraphBuilder:
         return known.by_data and known.allowed and self.graph is self.root
 
     def whole_number(self, x: TensorValue, at: Loc) -> Value:
-        """The integer that a tensor holds, which only the data decides."""
-        data = self.sizes.data
+        """The integer that a tensor holds, which only the data decides; read once while nobody
+        writes to it."""
+        data, held = self.sizes.data, (x.node, self.mode.writes.count(memory_of(x.fake)))
+        if held in self.read:
+            return self.read[held]
         symbol = data.maker.number(counted_mask(self.node_of(x)))
         node = self.graph.call_method("item", (self.node_of(x),))
         node.meta[VAL], node.meta[LOC] = symbolic_number(self.sizes.env, symbol), at
@@ -333,7 +343,8 @@ class GraphBuilder:
         self.n_calls += 1
         data.found[symbol] = Made(x, node=node)
         self.on_data()
-        return number_value(node.meta[VAL])
+        made = self.read[held] = number_value(node.meta[VAL])
+        return made
 
     def computed(self, fn: Callable[..., int], args: list[Value], lo: int | None, at: Loc) -> Value:
         """fn(*args) of integers that only the data decides, as a number of which only is known that
@@ -393,15 +404,6 @@ class GraphBuilder:
         node.meta[VAL], node.meta[LOC] = SAMPLE, at
         self.n_calls += 1
         return GraphNumber(node, None, (x,), functools.partial(unknown, at))
-
-    def _settled(self, target: Any, place: int | str, x: Value, args: list[Value]) -> Any:
-        """An argument; a late number that the operator cannot take becomes a size, or is fixed.
-
-        Errors: NotConstant for a number that only the graph knows.
-        """
-        if isinstance(x, ListValue | TupleValue) and any(map(is_open, x.items)):
-            return Row([self.force(i) for i in x.items]) if takes_late(target, place, args) else x
-        return settled(self.sizes, target, place, x, args, not self.bodies) if is_open(x) else x
 
     def run(self, op: str, target: Any, args: list[Any], kwargs: dict[str, Any], at: Loc) -> Any:
         """The result of an operator on FakeTensors."""

@@ -46,14 +46,14 @@ from torchweld.capture.values.base import (
     TupleValue,
     Value,
 )
-from torchweld.capture.wrap import IMMUTABLE, wrap
+from torchweld.capture.wrap import wrap
 from torchweld.frame.decode import decode
 from torchweld.frame.instr import Code, Instr
 from torchweld.frame.points import CALLEE, is_rest, sets_up
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.ir.sizes import SizeEnv, let_be
-from torchweld.ir.source import Attr, Item, Local, Source
+from torchweld.ir.source import Attr, Local, Source
 
 _FILLED = (functions, opcodes, outside)  # imported for the tables that they fill
 
@@ -298,6 +298,7 @@ def _function_source(code: Code) -> Source:
 
 def _push_root(cap: Capture, fn: types.FunctionType, code: Code, args: tuple[object, ...]) -> None:
     frame = VFrame(code, fn.__globals__, cap.pin(fn.__globals__, "globals"))
+    cap.names.update(code.raw.co_names)
     given = len(args) > len(code.params)
     frame.cells = closure_of(cap, fn, _function_source(code) if given else cap.pin(fn))
     for i, (name, value) in enumerate(zip(code.params, args, strict=False)):
@@ -378,18 +379,11 @@ def _rows(code: Code) -> list[tuple[OpcodeHandler, Instr]]:
 
 
 def _guard_function(cap: Capture, fn: object) -> None:
-    """Code and defaults of a function of the user's can be replaced while it stays the same."""
+    """The code of a function of the user's can be replaced while it stays the same."""
     if not isinstance(fn, types.FunctionType) or fn in cap.functions or _is_library(fn):
         return
     cap.functions.add(fn)
-    source = cap.pin(fn)
-    cap.guard("is", Attr.make(source, "__code__"), fn.__code__)
-    if fn.__defaults__:
-        cap.guard("is", Attr.make(source, "__defaults__"), fn.__defaults__)
-    base = Attr.make(source, "__kwdefaults__")
-    for name, value in (fn.__kwdefaults__ or {}).items():
-        if isinstance(value, IMMUTABLE):
-            cap.guard("equal", Item.make(base, name, False), value)
+    cap.guard("is", Attr.make(cap.pin(fn), "__code__"), fn.__code__)
 
 
 def _is_library(fn: types.FunctionType) -> bool:

@@ -299,14 +299,22 @@ def evaluated(tree: Any, leaf: float) -> Any:
     return leaf if tree is LEAF else tree
 
 
-def in_words(tree: Any) -> str:
+def in_words(tree: Any, leaf: str = "x") -> str:
+    """Such a tree as Python writes it. leaf: what the number is called."""
     if not isinstance(tree, tuple):
-        return "x" if tree is LEAF else repr(tree)
+        return leaf if tree is LEAF else repr(tree)
     fn, args = tree
+    said = [in_words(a, leaf) for a in args]
     symbol = next((s for s, f in (*_COMPARE.items(), *_INFIX.items()) if f is fn), None)
     if symbol is None:
-        return f"{fn.__name__}({', '.join(map(in_words, args))})"
-    return f"({f' {symbol} '.join(map(in_words, args))})"
+        return f"{fn.__name__}({', '.join(said)})"
+    return f"({f' {symbol} '.join(said)})"
+
+
+_OPPOSITE = {
+    operator.lt: operator.ge, operator.le: operator.gt, operator.gt: operator.le,
+    operator.ge: operator.lt, operator.eq: operator.ne, operator.ne: operator.eq,
+}  # fmt: skip
 
 
 class Decided:
@@ -328,6 +336,14 @@ class Decided:
         """The number that is compared, of what the guard finds."""
         found: float = value
         return found
+
+    def text(self, leaf: str) -> str:
+        """What held, of a number that is called so; for numbers that are no NaN."""
+        fn, args = self.tree
+        turned = not self.answer and fn in _OPPOSITE
+        said = in_words((_OPPOSITE[fn], args) if turned else self.tree, leaf)
+        said = said[1:-1] if said.startswith("(") else said
+        return said if self.answer or turned else f"not {said}"
 
     def __repr__(self) -> str:
         return in_words(self.tree) if self.answer else f"not {in_words(self.tree)}"
@@ -385,7 +401,7 @@ _UNKNOWN = (SizeValue, GraphNumber)
 
 
 def _is_number(x: Value) -> bool:
-    return isinstance(x, Const) and type(x) not in _UNKNOWN and type(x.obj) in NUMBERS
+    return isinstance(x, Const) and type(x) not in _UNKNOWN and type(x.obj) in (bool, *NUMBERS)
 
 
 # ------------------------------------------------------------------- operators on tensors

@@ -191,8 +191,10 @@ for _kind in (*_STEPS, itertools.count, map, filter, reversed, type(reversed([])
 
 # ------------------------------------------------------------------------- functions and methods
 def _function(cap: Capture, obj: types.FunctionType, source: Source) -> Value:
-    """A function that was made in a function is known by its code and cells."""
-    if "<locals>" not in obj.__qualname__ or not (given(source) or varies(cap, source)):
+    """A function that was made in a function is known by its code and cells, if it was given or
+    seen to be made anew."""
+    local = "<locals>" in obj.__qualname__ and (given(source) or varies(cap, source))
+    if not local and source not in cap.sizes.varying.anew:
         return by_identity(cap, obj, source)
     cap.guard("type", source, types.FunctionType)
     return Loose(obj, cap.guard, source)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 
 class Equals:
     """Answers whether a value has the type and value that it had at capture."""
@@ -134,3 +136,27 @@ class RefersTo:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RefersTo) and other.ref is self.ref
+
+
+def is_default(real: Any) -> bool:
+    """Whether a generator is one that operators draw from which are given none."""
+    return real is torch.default_generator or any(
+        real is g for g in getattr(torch.cuda, "default_generators", ()))  # fmt: skip
+
+
+class LikeGenerator:
+    """Answers whether an object is a generator on the same device, and no default one."""
+
+    __slots__ = ("device",)
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def __call__(self, x: object) -> bool:
+        return type(x) is torch.Generator and x.device == self.device and not is_default(x)
+
+    def __hash__(self) -> int:
+        return hash(self.device)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LikeGenerator) and other.device == self.device

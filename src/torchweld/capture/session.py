@@ -172,7 +172,8 @@ class Capture:
     that did, and what is made of them.
     locks: those that the frame took, of which it holds `held`.
     class_attrs: of classes, that are known to be assigned by somebody; class_writes: by the frame.
-    class_states: of the classes that are guarded.
+    class_states: of the classes that are guarded, and class_tables, what was in them; names: of
+    the attributes that are read, and all that the code which is interpreted may read.
     stop: the number of the instruction before which the capture ends; 0 for the end of the frame.
     by_data: whether that makes something whose size only the data decides.
     shown: ids of dicts that a mapping proxy shows, as they were, and of classes in whose it looked.
@@ -212,6 +213,8 @@ class Capture:
     handles: list[Any]
     devices: list[Any]
     ids: dict[int, Value]
+    class_states: dict[type, ClassState]
+    class_tables: dict[type, dict[str, object]]
     later: dict[int, int]
     tensor_attrs: dict[tuple[int, str], tuple[TensorValue, Value]]
     counters: dict[Any, Any]
@@ -244,7 +247,7 @@ class Capture:
         self.locks, self.held = list[Any](), list[Any]()
         self.class_attrs = varying.attributes
         self.class_writes: dict[ClassAttr, Value | None] = {}
-        self.class_states: dict[type, ClassState] = {}
+        self.class_states, self.class_tables, self.names = {}, {}, set[str]()
         self.globals_written: dict[tuple[int, str], tuple[dict[str, object], Value | None]] = {}
         self.handled: list[Value] = []
         self.cells: dict[int, CellValue] = {}
@@ -387,8 +390,7 @@ class Capture:
         """The Source of an object that the entry itself keeps alive."""
         found = self.pinned.get(id(obj))
         if found is None:
-            name = label or getattr(obj, "__qualname__", None) or type(obj).__name__
-            found = self.pinned[id(obj)] = Pinned.make(WeakToken(obj), str(name))
+            found = self.pinned[id(obj)] = pinned(obj, label)
             self.kept.append(obj)
         return found
 
@@ -403,7 +405,7 @@ class Capture:
     def guard_class(self, kind: type) -> None:
         """Record that nothing of a class is assigned."""
         if kind not in self.class_states:
-            self.class_states[kind] = ClassState(kind)
+            self.class_states[kind] = ClassState(kind, self.names, self.class_tables)
             self.guard("class_version", self.pin(kind), self.class_states[kind])
 
     def add_guard(self, kind: str, source: Source | None, expected: object,
@@ -469,6 +471,12 @@ class Capture:
         cell.changed = True
         self.changed.setdefault(cell, None)
         self.marked.append(cell)
+
+
+def pinned(obj: object, label: str = "") -> Pinned:
+    """See `Capture.pin`."""
+    name = label or getattr(obj, "__qualname__", None) or type(obj).__name__
+    return Pinned.make(WeakToken(obj), str(name))
 
 
 def _uncompiled(fn: Value, args: list[Value]) -> tuple[Value, list[Value]]:

@@ -1,6 +1,7 @@
-"""Functions of torch whose C++ takes plain sizes only, written with others that take symbols.
+"""Functions of torch whose C++ takes plain sizes only, written with others that take symbols; or
+that asks for values which the sizes tell.
 
-The interpreter runs them where a size varies.
+The interpreter runs them where a size varies, the latter everywhere.
 """
 
 from __future__ import annotations
@@ -115,3 +116,24 @@ def tensor_of(data: Any, dtype: Any, device: Any) -> Tensor:
     if isinstance(data, (list, tuple)):
         return torch.stack([tensor_of(x, dtype, device) for x in data])
     return torch.full((), data, dtype=dtype, device=device)
+
+
+def cov(input: Tensor, *, correction: int = 1) -> Tensor:
+    """Covariances of rows, of more columns than the correction."""
+    x = input.unsqueeze(0) if input.dim() < 2 else input
+    n = x.shape[1]
+    x = x - (x.sum(1) / tensor_of(n, torch.int64, x.device)).unsqueeze(1)
+    products = torch.mm(x, x.t().conj())
+    return (products / tensor_of(n - correction, torch.int64, x.device)).squeeze()
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    """Covariances over the deviations of both rows, which rounding may take beyond 1."""
+    c = cov(input)
+    if c.dim() == 0:
+        return c / c
+    deviations = torch.sqrt(c.diag().real if c.is_complex() else c.diag())
+    c = c / deviations.view(-1, 1) / deviations.view(1, -1)
+    if c.is_complex():
+        return torch.complex(c.real.clip(-1, 1), c.imag.clip(-1, 1))
+    return c.clip(-1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torchweld.base.errors import GraphBreak
 from torchweld.base.loc import NOWHERE, Loc
@@ -12,6 +13,8 @@ from torchweld.frame.instr import Code
 from torchweld.ir.source import Source
 
 Cont = Callable[[Value], None]
+# Python code in the place of what is written in C
+_OWN = str(Path(__file__).parent)
 
 
 class Raised(Exception):
@@ -73,6 +76,8 @@ class VFrame:
     names: of the body of a class statement, what it has defined.
     scope: the dict that locals() has given.
     started: the number of the instruction that it is at, among all that the capture has run.
+    asked: what was asked of numbers that vary, and how many operators there were, by the index of
+    the instruction.
     """
 
     code: Code
@@ -90,12 +95,18 @@ class VFrame:
     names: dict[str, Value] | None = None
     scope: DictValue | None = None
     started: int = 0
+    asked: dict[int, tuple[object, int]] = field(default_factory=dict)
 
     def loc(self) -> Loc:
         i = max(self.ip - 1, 0)
         if i >= len(self.code.instrs):
             return NOWHERE
         return Loc(self.code.filename, self.code.instrs[i].line)
+
+    def is_real(self) -> bool:
+        """Whether Python would have the same frame, waiting for nothing but results of calls."""
+        plain = (self.on_return, self.on_raise, self.on_yield, self.names) == (None,) * 4
+        return plain and not self.code.filename.startswith(_OWN)
 
     def push(self, value: Value) -> None:
         self.stack.append(value)

@@ -10,7 +10,6 @@ import inspect
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from torchweld.capture.values.base import (
     TRUE,
     UNBOUND,
     CellValue,
+    Const,
     GeneratorValue,
     InstanceValue,
     TensorValue,
@@ -47,8 +47,6 @@ from torchweld.ir.size_node import is_number, plain
 
 # names in the residual program, which the pipeline gives their meaning: how to go on, and with what
 GO_ON, PIECE = "go_on", "piece"
-# Python code in the place of what is written in C
-_OWN = str(Path(__file__).parent)
 
 Expr = Callable[[Value], str]
 
@@ -65,7 +63,7 @@ def stops_of(cap: Capture) -> tuple[int, ...]:
     """Instructions before which the capture could stop now, by their numbers; innermost first."""
     found: list[int] = []
     for frame in cap.frames:
-        if not _is_real(frame) or frame.ip < 1:
+        if not frame.is_real() or frame.ip < 1:
             break
         index = frame.ip - 1
         if sets_up(frame.code, index):
@@ -79,12 +77,6 @@ def stops_of(cap: Capture) -> tuple[int, ...]:
     return tuple(reversed(found))
 
 
-def _is_real(frame: VFrame) -> bool:
-    """Whether Python would have the same frame, waiting for nothing but results of calls."""
-    plain = (frame.on_return, frame.on_raise, frame.on_yield, frame.names) == (None,) * 4
-    return plain and not frame.code.filename.startswith(_OWN)
-
-
 def suspend(cap: Capture) -> Rest:
     """What is left of the frames at `cap.stop`, or where a generator hands something out.
 
@@ -96,7 +88,7 @@ def suspend(cap: Capture) -> Rest:
         lock = cap.objects[id(cap.held[0])]
         raise Stuck("W107", "a lock is held", cap.loc(), cap.birth(lock))
     guard_changed(cap)
-    if not frames or not all(_is_real(f) for f in frames):
+    if not frames or not all(f.is_real() for f in frames):
         raise refuse("W107", "the frame cannot be left here", cap.loc())
     waits = [f is not frames[-1] or handed is not None for f in frames]
     try:
@@ -117,7 +109,8 @@ def suspend(cap: Capture) -> Rest:
 
     how = handed.how if handed is not None else ""
     flat = [_flat(f, *p, h) for f, p, h in zip(frames, places, handled, strict=True)]
-    return Rest(Resume(tuple(left), how, cap.by_data, tuple(_varying(flat))), state)
+    counted = [_counted(p[0], p[1], f) for f, p in zip(flat, places, strict=True)]
+    return Rest(Resume(tuple(left), how, cap.by_data, tuple(_varying(flat, counted))), state)
 
 
 def delegates_at(frame: VFrame) -> int | None:
@@ -245,11 +238,22 @@ def _flat(frame: VFrame, code: Code, index: int, handled: dict[int, Value]) -> l
     return values
 
 
-def _varying(states: list[list[Any]]) -> Iterator[tuple[int, int, str, int]]:
+def _counted(code: Code, index: int, state: list[Any]) -> set[int]:
+    """Positions of the numbers in a flat state that a loop around the instruction sets."""
+    ends = [(i.target, j) for j, i in enumerate(code.instrs)
+            if i.target is not None and i.target <= index <= j]  # fmt: skip
+    stored = {i.arg for first, last in ends for i in code.instrs[first:last]
+              if i.op == "STORE_FAST"}  # fmt: skip
+    return {k for k, name in enumerate(code.varnames)
+            if name in stored and type(state[k]) is Const and type(state[k].obj) in (int, float)}
+
+
+def _varying(states: list[list[Any]],
+             counted: list[set[int]]) -> Iterator[tuple[int, int, str, int]]:  # fmt: skip
     """What varies of these states, as `Resume.varying` says it."""
     for frame, state in enumerate(states):
         for i, value in enumerate(state):
-            if is_varying(value):
+            if is_varying(value) or i in counted[frame]:
                 yield frame, i, "number", 0
             if not isinstance(value, TensorValue) or value.fake.layout != torch.strided:
                 continue

@@ -64,7 +64,8 @@ class Varying:
     be supposed of them than is known. lengths: of lists. unrolls: whether loops that run as often
     as a number says that varies are unrolled for each. promised: what was said of the
     arguments. listed: inputs that somebody has listed. counters: whether those that hold the
-    same are supposed to do so in the next call.
+    same are supposed to do so in the next call. anew: functions that are other objects with the
+    same code. many: whether so much was compiled that the frame is rather broken.
     """
 
     numbers: frozenset[Source] = frozenset()
@@ -80,6 +81,8 @@ class Varying:
     promised: Promised | None = None
     listed: Listed | None = None
     counters: bool = True
+    anew: frozenset[Source] = frozenset()
+    many: bool = False
 
 
 def is_varying(x: object) -> bool:

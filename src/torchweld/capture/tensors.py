@@ -33,6 +33,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.unread import PassedTensor, UnreadTensor
 from torchweld.ir.nested import lost_history, memory_of
+from torchweld.ir.size_makers import holds_number
 from torchweld.ir.source import Applied, InstanceDict, Item
 
 # read from the metadata: no node
@@ -202,6 +203,15 @@ def requires_grad_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
     cap.deliver(cap.builder.call("call_method", "requires_grad_", args, kwargs, cap.loc()), cont)
 
 
+def float_of(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+             cont: Cont | None) -> None:  # fmt: skip
+    """float() of a tensor: no size, so that the graph computes with it."""
+    x = args[0]
+    if isinstance(x, TensorValue) and holds_number(x.fake) and not cap.builder.bodies:
+        args = [cap.builder.call("call_method", "to", [x, Const(torch.float64)], {}, cap.loc())]
+    item(cap, args, kwargs, cont)
+
+
 def register_methods() -> None:
     """Fill the table for the methods of torch.Tensor that are not graph nodes."""
     tables = ((_METADATA_METHODS, metadata_call), (_READS_DATA, lambda n: _refused(n, "W102")),
@@ -212,8 +222,8 @@ def register_methods() -> None:
             if raw is not MISSING and raw not in FUNCTIONS:
                 FUNCTIONS.add(raw, make(name))
     FUNCTIONS.add(mro_lookup(torch.Tensor, "requires_grad_"), requires_grad_)
-    for name in ("item", "__float__"):
-        FUNCTIONS.add(mro_lookup(torch.Tensor, name), item)
+    for name, handler in (("item", item), ("__float__", float_of)):
+        FUNCTIONS.add(mro_lookup(torch.Tensor, name), handler)
     FUNCTIONS.add(mro_lookup(torch.Tensor, "tolist"), tolist)
     for name in ("__int__", "__index__"):
         FUNCTIONS.add(mro_lookup(torch.Tensor, name), whole_item)
@@ -279,7 +289,11 @@ def _selected(cap: Capture, obj: TensorValue, key: Value) -> tuple[TensorValue, 
 
 
 def _varying_place(cap: Capture, x: Slot) -> SizeValue | None:
-    """A number that varies, as a size."""
+    """A number that varies, or that a tensor without dimensions holds, as a size."""
+    if isinstance(x, TensorValue) and not x.fake.dim() and holds_number(x.fake) and (
+            _is_plain_index(x) and cap.builder.takes_data and not cap.builder.bodies):  # fmt: skip
+        made = cap.builder.whole_number(x, cap.loc())
+        return made if isinstance(made, SizeValue) else None
     if isinstance(x, LateNumber) and not x.fixed and x.cls() is int:
         return cap.sizes.number(x)
     return x if isinstance(x, SizeValue) and x.cls() is int else None

@@ -29,9 +29,9 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
 
     draws: how many operators drew random numbers. noted: while watching, what memory was written.
     writes: the memory of every tensor that was written, in order. maker: of sizes that only the
-    data decides, while they may be made. closed: the line, for who draws after the state of the
-    generator was to be set behind the graph, shut: for who computes after another setting was to
-    be; None while it is not.
+    data decides, while they may be made. asked: the tensor whose value an operator has asked for.
+    closed: the line, for who draws after the state of the generator was to be set behind the graph,
+    shut: for who computes after another setting was to be; None while it is not.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -47,6 +47,7 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
         self.noted: set[int] = set()
         self.writes: list[int] = []
         self.maker: SizeMaker | None = None
+        self.asked: torch.Tensor | None = None
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.maker is not None and makes(func):
@@ -55,6 +56,8 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
                 return out
         if self.maker is not None and func in _BOUNDS:
             _BOUNDS[func](self.maker.env, *args, **(kwargs or {}))
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.asked = args[0]
         if self.shut is not None:
             raise refuse("W106", "an operator behind a change of a setting of torch", self.shut())
         if torch.Tag.nondeterministic_seeded in func.tags and not (

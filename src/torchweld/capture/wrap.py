@@ -23,7 +23,13 @@ from torchweld.capture.kernels import CYTHON, is_kernel
 from torchweld.capture.namespaces import is_globals, open_globals
 from torchweld.capture.originals import watch_original
 from torchweld.capture.plain_classes import guard_context, is_plain, is_typing, wrap_plain
-from torchweld.capture.predicates import Equals, SameBase, SameElements
+from torchweld.capture.predicates import (
+    Equals,
+    LikeGenerator,
+    SameBase,
+    SameElements,
+    is_default,
+)
 from torchweld.capture.session import Capture
 from torchweld.capture.state import refuse
 from torchweld.capture.subclasses import (
@@ -158,6 +164,18 @@ def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
     cap.guard("tensor", source, codes)
     with torch.inference_mode(obj.is_inference()):  # whatever the frame has entered by now
         return cap.builder.input(obj, source, form)
+
+
+def _generator(cap: Capture, obj: torch.Generator, source: Source) -> Value:
+    """A generator of random numbers: what it draws does not depend on which one it is, but on
+    whether it is also another one."""
+    if is_default(obj):
+        return by_identity(cap, obj, source)
+    cap.guard("predicate", source, LikeGenerator(obj.device))
+    for other in list(cap.objects.values()):
+        if isinstance(other, Loose) and isinstance(other.real, torch.Generator):
+            cap.guard("distinct", source, other.source)
+    return Loose(obj, cap.guard, source)
 
 
 def _list(cap: Capture, obj: list[object], source: Source) -> Value:
@@ -549,6 +567,7 @@ def has_key(cap: Capture, d: DictValue, filed: object) -> bool:
 for _type in IDENTITY:
     if _type not in (types.FunctionType, types.BuiltinFunctionType):  # outside.py
         WRAPPERS.add(_type, by_identity)
+WRAPPERS.add(torch.Generator, _generator)
 WRAPPERS.add(list, _list)
 WRAPPERS.add(collections.deque, _deque)
 WRAPPERS.add(tuple, _tuple)

@@ -165,6 +165,7 @@ bool tw_const_equal(PyObject *a, PyObject *b);
 bool tw_const_is_supported(PyObject *obj);
 
 /* Fills the program with a tuple of instruction tuples; -1 with an exception if one is refused. */
+int tw_set_type_tag(Py_ssize_t at, TwInstr *in);
 int tw_program_fill(TwProgram *p, PyObject *items);
 /* True for the classes whose instances can be given another class. */
 bool tw_class_can_change(PyObject *type);

@@ -344,6 +344,38 @@ program_registers(TwProgram *p, PyObject *args)
     return out;
 }
 
+/* The number that the class has now takes the place of the old one, if `holds()` is true of it. */
+static PyObject *
+program_renew(TwProgram *p, PyObject *args)
+{
+    Py_ssize_t at;
+    PyObject *holds, *answer;
+    TwInstr *in, now;
+    int truth;
+
+    if (!PyArg_ParseTuple(args, "nO:renew", &at, &holds)) {
+        return NULL;
+    }
+    if (at < 0 || at >= p->n_instrs || p->instrs[at].op != TW_OP_TYPE_VERSION || p->dead) {
+        return PyErr_Format(PyExc_ValueError, "instruction %zd is not about a class", at);
+    }
+    in = &p->instrs[at];
+    now = *in;
+    if (tw_set_type_tag(at, &now) < 0 || (answer = PyObject_CallNoArgs(holds)) == NULL) {
+        return NULL;
+    }
+    truth = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    if (truth < 0) {
+        return NULL;
+    }
+    if (truth && !p->dead) {
+        tw_snapshot_drop(p);
+        in->u.tag = now.u.tag;
+    }
+    return PyBool_FromLong(truth);
+}
+
 static PyObject *
 program_demoted(TwProgram *p, void *closure)
 {
@@ -381,6 +413,9 @@ static PyMethodDef program_methods[] = {
      "check(args): whether every instruction succeeds on these flat arguments."},
     {"registers", (PyCFunction)program_registers, METH_O,
      "registers(args): the registers after a run that must succeed; None for unwritten ones."},
+    {"renew", (PyCFunction)program_renew, METH_VARARGS,
+     "renew(index, holds): if holds(), what was assigned in the class that this instruction is about"
+     " does not matter."},
     {NULL},
 };
 

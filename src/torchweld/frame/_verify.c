@@ -61,8 +61,8 @@ set_state(Py_ssize_t at, TwInstr *in)
     return PyCallable_Check(fn) ? 0 : refuse(at, "obj is not (callable, result)");
 }
 
-static int
-set_type_tag(Py_ssize_t at, TwInstr *in)
+int
+tw_set_type_tag(Py_ssize_t at, TwInstr *in)
 {
     PyObject *name = PyUnicode_InternFromString("__doc__");
 
@@ -141,7 +141,7 @@ check_operands(TwProgram *p, Py_ssize_t at)
     case TW_OP_INT_RANGE:
         return PyTuple_Check(in->obj) ? set_range(at, in) : refuse(at, "obj is not (low, high)");
     case TW_OP_TYPE_VERSION:
-        return PyType_Check(in->obj) ? set_type_tag(at, in) : refuse(at, "obj is not a class");
+        return PyType_Check(in->obj) ? tw_set_type_tag(at, in) : refuse(at, "obj is not a class");
     case TW_OP_STATE:
         return set_state(at, in);
     case TW_OP_SAME_VALUES:

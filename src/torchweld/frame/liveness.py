@@ -1,4 +1,4 @@
-"""Which locals and cells may still be read from an instruction on.
+"""Which locals and cells may still be read from an instruction on, and which questions end a loop.
 
 A resume function receives exactly these, so that what eager would have freed is freed.
 """
@@ -98,3 +98,34 @@ def _successors(index: int, instr: Instr, count: int) -> Iterator[int]:
         yield index + 1
     if instr.target is not None:
         yield instr.target
+
+
+# so near to a comparison is the jump that it decides
+_NEAR = 4
+
+
+@lru_cache(maxsize=1024)
+def ends_loop(code: Code, index: int) -> bool:
+    """Whether the answer to what the instruction asks may be that the loop around it ends."""
+    instrs = code.instrs
+    around = [(i.target, j) for j, i in enumerate(instrs)
+              if i.target is not None and i.target <= index <= j]  # fmt: skip
+    jump = next((i for i in range(index, min(index + _NEAR, len(instrs)))
+                 if instrs[i].op.startswith("POP_JUMP")), None)  # fmt: skip
+    if not around or jump is None:
+        return False
+    first = max(target for target, _ in around)
+    loop = range(first, max(j for target, j in around if target == first) + 1)
+    ways = [_reaches(instrs, s, index, loop) for s in _successors(jump, instrs[jump], len(instrs))]
+    return not all(ways)
+
+
+def _reaches(instrs: tuple[Instr, ...], start: int, index: int, inside: range) -> bool:
+    """Whether a way leads from one instruction to another one through these."""
+    found, left = set[int](), [start]
+    while left:
+        at = left.pop()
+        if at not in found and at in inside:
+            found.add(at)
+            left += _successors(at, instrs[at], len(instrs))
+    return index in found

@@ -6,6 +6,7 @@ import math
 import operator
 import sys
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +16,12 @@ from torchweld.capture import polyfills
 from torchweld.capture.arrays.operators import array_unary
 from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
 from torchweld.capture.attrs_write import del_attr, set_attr
+from torchweld.capture.class_state import ALL
 from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.functions.checks import extreme
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
-from torchweld.capture.numbers import item, range_of, whole_item
+from torchweld.capture.numbers import range_of, whole_item
 from torchweld.capture.object_ids import identity_of
 from torchweld.capture.ops import (
     BINARY,
@@ -39,6 +41,7 @@ from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.strings import format_value
 from torchweld.capture.symbolic import is_varying, number_value
 from torchweld.capture.tables import FUNCTIONS, CallHandler, function, klass
+from torchweld.capture.tensors import float_of
 from torchweld.capture.values.base import (
     ArrayValue,
     BoundValue,
@@ -59,6 +62,7 @@ from torchweld.capture.values.base import (
     boolean,
     constant,
 )
+from torchweld.ir.size_makers import holds_number
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -105,6 +109,8 @@ def _classinfo(cap: Capture, kinds: Value) -> Any:
     if isinstance(kinds, TupleValue):
         return tuple(_classinfo(cap, k) for k in cap.force_items(kinds.items))
     if isinstance(kinds, Const):
+        if getattr(kinds.obj, "_is_protocol", False):
+            cap.names.add(ALL)  # it is told by what a class has
         return kinds.obj
     raise refuse("W107", f"isinstance with {kinds.cls().__name__}", cap.loc())
 
@@ -119,6 +125,10 @@ def is_instance(cap: Capture, x: Value, kinds: Any) -> bool:
         return isinstance(real, kinds)
     if isinstance(kinds, tuple):
         return any(is_instance(cap, x, k) for k in kinds)
+    if getattr(kinds, "_is_protocol", False) and kinds not in x.cls().__mro__:
+        own = x.attrs if isinstance(x, InstanceValue) else {}
+        names: Any = typing._get_protocol_attrs(kinds)  # type: ignore[attr-defined]
+        return all(getattr(x.cls(), n, None) is not None or own.get(n) is not None for n in names)
     return issubclass(x.cls(), kinds)
 
 
@@ -413,7 +423,7 @@ def bool_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     truth(cap, args[0], lambda t: cap.deliver(boolean(t), cont))
 
 
-_ITEMS = {float: item, int: whole_item}
+_ITEMS = {float: float_of, int: whole_item}
 
 
 def _number(kind: type, special: str) -> CallHandler:
@@ -473,14 +483,17 @@ def slice_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 @klass(range)
 def range_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    if any(isinstance(a, TensorValue) for a in args):
-        raise refuse("W102", "range() of a Tensor", cap.loc())
     at = next((i for i, a in enumerate(args) if isinstance(a, InstanceValue)), None)
     hook = user_method(cap, args[at], "__index__") if at is not None else None
     if at is not None and hook is not None:
         cap.call(Const(hook), [args[at]], {}, lambda n: range_(
             cap, [*args[:at], n, *args[at + 1 :]], kwargs, cont))  # fmt: skip
         return
+    for i, x in enumerate(args):
+        if isinstance(x, TensorValue):
+            if not holds_number(x.fake) or x.fake.numel() != 1 or not cap.builder.takes_data:
+                raise refuse("W102", "range() of a Tensor", cap.loc())
+            args[i] = cap.builder.whole_number(x, cap.loc())
     varying = range_of(args)
     if varying is not None:
         cap.deliver(varying, cont)

@@ -52,10 +52,12 @@ def _given(kwargs: Kwargs, name: str) -> bool:
     return value is not None and not (isinstance(value, Const) and not value.sample)
 
 
-def _in_the_place_of(fn: Any, other: Callable[..., Any],
-                     fits: Callable[[Args, Kwargs], bool]) -> None:  # fmt: skip
+def _in_the_place_of(fn: Any, other: Callable[..., Any], fits: Callable[[Args, Kwargs], bool],
+                     always: bool = False) -> None:  # fmt: skip
+    """always: not only where a size varies."""
+
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        if cap.sizes.symbolic and fits(args, kwargs):
+        if (always or cap.sizes.symbolic) and fits(args, kwargs):
             cap.call(Const(other), args, kwargs, cont)
         else:
             graph_call(cap, fn, args, kwargs, cont)
@@ -68,6 +70,15 @@ def _is_sized(args: Args, kwargs: Kwargs) -> bool:
     plain = len(args) < 7 and not _given(kwargs, "return_indices")
     return plain and isinstance(x, TensorValue) and bool(
         x.fake._has_symbolic_sizes_strides)  # fmt: skip
+
+
+def _is_table(args: Args, kwargs: Kwargs) -> bool:
+    """Whether the columns of a table are more than what a covariance is corrected by."""
+    x = args[0] if args else kwargs.get("input")
+    by = kwargs.get("correction", Const(1))
+    return len(args) < 2 and kwargs.keys() <= {"input", "correction"} and (
+        isinstance(x, TensorValue) and x.fake.dim() in (1, 2) and type(by) is Const
+        and type(by.obj) is int and bool(x.fake.shape[-1] > by.obj))  # fmt: skip
 
 
 def _is_split(args: Args, kwargs: Kwargs) -> bool:
@@ -151,6 +162,9 @@ _in_the_place_of(torch.kron, sized_polyfills.kron, lambda args, kwargs: (
 _in_the_place_of(torch.adaptive_avg_pool1d, sized_polyfills.adaptive_avg_pool1d, _resizes)
 for _split in (torch.tensor_split, torch.Tensor.tensor_split):
     _in_the_place_of(_split, sized_polyfills.tensor_split, _is_split)
+for _space in (torch, torch.Tensor):
+    _in_the_place_of(_space.cov, sized_polyfills.cov, _is_table, always=True)
+    _in_the_place_of(_space.corrcoef, sized_polyfills.corrcoef, _is_table, always=True)
 _in_the_place_of(torch.linspace, sized_polyfills.linspace, _is_range)
 
 

@@ -10,7 +10,6 @@ from torchweld.capture.attrs import mro_lookup
 from torchweld.capture.drawn import (
     draw_tensor,
     drawn_input,
-    is_default,
     known_before,
     own_copy,
     real_generator,
@@ -19,6 +18,7 @@ from torchweld.capture.draws import generator_of, may_draw
 from torchweld.capture.functions.effects import perform
 from torchweld.capture.kernels import is_cython
 from torchweld.capture.late import LateNumber
+from torchweld.capture.predicates import is_default
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.symbolic import number_value
@@ -78,7 +78,7 @@ _FILLS = ("normal_", "uniform_", "random_", "exponential_", "cauchy_", "log_norm
 def drawn(cap: Capture, op: str, fn: Any, args: Args, kwargs: Kwargs, cont: Cont | None) -> bool:
     """Whether an operator that is given a generator was recorded. Errors: GraphBreak."""
     generator = kwargs["generator"]
-    if isinstance(generator, Const) and generator.obj is None:
+    if isinstance(generator, Const) and generator.cls() is type(None):
         return False
     if is_default(real_generator(generator)):
         rest = {k: v for k, v in kwargs.items() if k != "generator"}

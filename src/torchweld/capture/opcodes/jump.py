@@ -6,10 +6,12 @@ import types
 
 from torchweld.capture.functions.checks import choose
 from torchweld.capture.identity import guard_changed
+from torchweld.capture.open_numbers import ask
 from torchweld.capture.ops import truth
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame, raised, refuse
 from torchweld.capture.suspend import has_open_block
+from torchweld.capture.symbolic import is_varying
 from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import Const, GeneratorValue, Value
 from torchweld.frame.instr import Instr
@@ -28,6 +30,8 @@ def _go(f: VFrame, i: Instr) -> None:
 def _branch(cap: Capture, f: VFrame, i: Instr, wanted: bool) -> None:
     if cap.sizes.is_open(f.stack[-1]) and _chosen(cap, f, i, wanted):
         return
+    if is_varying(f.stack[-1]):
+        ask(cap, f, f.stack[-1])
     truth(cap, f.stack.pop(), lambda t: _go(f, i) if t is wanted else None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchweld.capture.comparison import compare, contains
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, set_item
+from torchweld.capture.open_numbers import ask, keep_apart
 from torchweld.capture.ops import binary, unary
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame
@@ -13,6 +14,7 @@ from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import (
     NONE,
     Const,
+    DictValue,
     NotConstant,
     SliceValue,
     Value,
@@ -20,6 +22,8 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.frame.instr import Instr
+
+_KEY = "a key of a dict differs from call to call"
 
 
 @opcode("BINARY_OP")
@@ -45,6 +49,8 @@ def unary_op(cap: Capture, f: VFrame, i: Instr) -> None:
 @opcode("COMPARE_OP")
 def compare_op(cap: Capture, f: VFrame, i: Instr) -> None:
     a, b = f.popn(2)
+    if is_varying(a) or is_varying(b):
+        ask(cap, f, a, b)
     compare(cap, i.arg, a, b)
 
 
@@ -63,12 +69,16 @@ def contains_op(cap: Capture, f: VFrame, i: Instr) -> None:
 @opcode("BINARY_SUBSCR")
 def binary_subscr(cap: Capture, f: VFrame, i: Instr) -> None:
     obj, key = f.popn(2)
+    if cap.is_rest and is_varying(key) and isinstance(obj, DictValue) and obj.source is not None:
+        keep_apart(cap, _KEY)
     get_item(cap, obj, key)
 
 
 @opcode("STORE_SUBSCR")
 def store_subscr(cap: Capture, f: VFrame, i: Instr) -> None:
     value, obj, key = f.popn(3)
+    if is_varying(key) and isinstance(obj, DictValue) and obj.source is not None:
+        keep_apart(cap, _KEY)
     set_item(cap, obj, key, value)
 
 
