@@ -81,6 +81,8 @@ class Traits:
     sizes: tuple[dict[str, int], ...]  # of each call
     changing: bool  # layouts and aliases are others in each call
     numbers: bool  # so are numbers
+    wide: bool = False  # lines of tensor_more are among those of the program
+    twice: bool = False  # what is differentiated is the square of the gradients
 
     @property
     def varying(self) -> bool:
@@ -92,7 +94,7 @@ class Traits:
         return all(t not in (torch.bfloat16, torch.float16) for t in self.dtypes)
 
     @classmethod
-    def drawn(cls, seed: int, varying: bool | None = None) -> Traits:
+    def drawn(cls, seed: int, varying: bool | None = None, wide: bool = False) -> Traits:
         """varying: whether sizes differ between the calls; drawn too if None."""
         dice = random.Random(seed * 7919 + 1)
         a = dice.choice((*FLOATS, torch.complex64))
@@ -104,7 +106,8 @@ class Traits:
         differ = dice.random() < 0.5
         sizes = _varying(dice) if (differ if varying is None else varying) else _fixed(dice)
         return cls(dtypes, layouts, alias, trained, dice.random() < 0.3, sizes,
-                   dice.random() < 0.15, dice.random() < 0.3)  # fmt: skip
+                   dice.random() < 0.15, dice.random() < 0.3, wide,
+                   wide and dice.random() < 0.15)  # fmt: skip
 
 
 def _fixed(dice: random.Random) -> tuple[dict[str, int], ...]:

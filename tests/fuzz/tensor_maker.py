@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint  # what programs call
 from tests.fuzz import tensor_lines as lines
+from tests.fuzz import tensor_more as more
 from tests.fuzz.tensor_inputs import NAMES, Traits, arguments
 from torch import Tensor
 
@@ -24,10 +25,10 @@ HALVES = (torch.bfloat16, torch.float16)
 # how many of 100 statements are of a kind
 KINDS = {"pointwise": 24, "reduction": 12, "view": 18, "picked": 10, "product": 6, "image": 8,
          "random": 2, "write": 12, "store": 7, "out": 4, "form": 4}  # fmt: skip
-EXPRESSIONS = {"pointwise": lines.POINTWISE, "reduction": lines.REDUCTIONS, "view": lines.VIEWS,
-               "picked": lines.PICKED, "product": lines.PRODUCTS, "image": lines.IMAGES,
-               "random": lines.RANDOM}  # fmt: skip
-STATEMENTS = {"store": lines.STORES, "out": lines.OUTS, "form": lines.FORMS}
+TABLES = {"pointwise": "POINTWISE", "reduction": "REDUCTIONS", "view": "VIEWS", "picked": "PICKED",
+          "product": "PRODUCTS", "image": "IMAGES", "random": "RANDOM", "store": "STORES",
+          "out": "OUTS", "form": "FORMS", "exact": "EXACT", "write": "WRITES"}  # fmt: skip
+STATEMENTS = ("store", "out", "form")
 SIZES = ("2", "3", "k", "a.shape[0]", "d.shape[0]", "a.shape[0] + 1", "c.shape[2]",
          "c.shape[0] * 2")  # fmt: skip
 SCALARS = ("s", "0.5", "2.0", "k", "1", "s * 2", "-1.5", "0")
@@ -35,6 +36,7 @@ DTYPES = ("torch.float32", "torch.float64", "torch.int64", "torch.float32")
 CONTEXTS = ("with torch.autocast('cpu', dtype=torch.bfloat16):", "with torch.no_grad():",
             "with torch.enable_grad():", "if k > 0:", "with torch.no_grad():",
             "for _ in range(2):")  # fmt: skip
+BLOCKS = frozenset((*CONTEXTS, *more.CONTEXTS))
 # numbers of a tensor that the program gives back
 FACTS = ("{x}.shape", "{x}.stride()", "{x}.is_contiguous()", "{x}.storage_offset()", "{x}.dtype",
          "{x}.requires_grad", "{x} is a", "{x}.numel() + k", "{x}.dim()", "{x}.shape[0] * 2 - 1",
@@ -69,10 +71,18 @@ class Maker:
 
     def expression(self, depth: int = 1, kind: str = "") -> str:
         kind = kind or self.dice.choices(list(KINDS)[:7], list(KINDS.values())[:7])[0]
-        table = EXPRESSIONS[kind]
-        if kind == "pointwise" and self.exact and self.dice.random() < 0.4:
-            table = lines.EXACT
-        return self.filled(self.dice.choice(table), depth, kind)
+        exact = kind == "pointwise" and self.exact and self.dice.random() < 0.4
+        return self.filled(self.line("exact" if exact else kind), depth, kind)
+
+    def line(self, kind: str) -> str:
+        """A template; in wide programs more often one of the further ones."""
+        table = more if self.traits.wide and self.dice.random() < 0.6 else lines
+        found: str = self.dice.choice(getattr(table, TABLES[kind]))
+        return found
+
+    def context(self) -> str:
+        wide = self.traits.wide and self.dice.random() < 0.5
+        return self.dice.choice(more.CONTEXTS if wide else CONTEXTS)
 
     def filled(self, template: str, depth: int = 1, kind: str = "") -> str:
         """The template with all its places filled; a place that occurs twice gets the same."""
@@ -103,9 +113,9 @@ class Maker:
         kind = self.dice.choices(list(KINDS), list(KINDS.values()))[0]
         if kind == "write":
             place = self.dice.choice(lines.PLACES)
-            return self.filled(place + self.dice.choice(lines.WRITES))
+            return self.filled(place + self.line("write"))
         if kind in STATEMENTS:
-            return self.filled(self.dice.choice(STATEMENTS[kind]))
+            return self.filled(self.line(kind))
         return f"t{self.count} = {self.expression(kind=kind)}"
 
     # ------------------------------------------------------------ running
@@ -139,7 +149,7 @@ class Maker:
         for _ in range(TRIES):
             text = self.candidate()
             if self.dice.random() < 0.15:
-                self.block = self.dice.choice(CONTEXTS) if not self.block else ""
+                self.block = self.context() if not self.block else ""
             body = text.replace("\n", "\n    ")
             text = f"{self.block}\n    {body}" if self.block else text
             if "autocast" in text and not self.traits.dtypes[0].is_floating_point:
@@ -191,9 +201,9 @@ def make_program(seed: int, traits: Traits) -> str:
     block = ""
     for text in m.text:
         head, _, rest = text.partition("\n")
-        if head in CONTEXTS and head == block:
+        if head in BLOCKS and head == block:
             text = rest
-        block = head if head in CONTEXTS else ""
+        block = head if head in BLOCKS else ""
         body += text.split("\n")
     body.append(f"return {m.returned()}")
     return f"def f({', '.join(NAMES)}):\n" + "".join(f"    {line}\n" for line in body)

@@ -32,7 +32,7 @@ def outcome(fn: Callable[..., Any], seed: int, call: int, traits: Traits,
         seen = [x for x in (*args, *outs) if isinstance(x, Tensor)]
         done: dict[str, Any] = {"args": [describe(x, seen) for x in args]}
         done["outs"] = [describe(x, seen) for x in outs]
-        done["gradients"] = gradients(outs + args, leaves) if grad else []
+        done["gradients"] = gradients(outs + args, leaves, traits.twice) if grad else []
     return done
 
 
@@ -56,13 +56,19 @@ def describe(x: Any, seen: list[Tensor]) -> Any:
     return facts, same, shares, x.detach().clone()
 
 
-def gradients(found: list[Any], leaves: list[Tensor]) -> Any:
-    """The gradients of the leaves after a backward from everything that was found."""
+def gradients(found: list[Any], leaves: list[Tensor], twice: bool) -> Any:
+    """The gradients of the leaves after a backward from everything that was found, or from what
+    these gradients are."""
     ends = [x for x in found if isinstance(x, Tensor) and x.requires_grad]
     if not ends or not leaves:
         return []
     try:
-        torch.autograd.backward([weighed(x) for x in ends])
+        totals = [weighed(x) for x in ends]
+        if twice:
+            first = torch.autograd.grad(totals, leaves, create_graph=True, allow_unused=True)
+            totals = [weighed(g) for g in first if g is not None and g.requires_grad]
+        if totals:
+            torch.autograd.backward(totals)
     except RuntimeError as error:
         return type(error).__name__
     return [None if x.grad is None else (str(x.grad.dtype), tuple(x.grad.shape), x.grad.clone())

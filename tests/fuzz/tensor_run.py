@@ -20,7 +20,8 @@ import torchweld
 
 # a program that is computed in f64 says nothing about other floats
 WIDER = {"torch.float32": "torch.float64", "torch.bfloat16": "torch.float64",
-         "torch.float16": "torch.float64", ".float()": ".double()",
+         "torch.float16": "torch.float64", ".float()": ".double()", ".half()": ".double()",
+         ".bfloat16()": ".double()",
          "torch.autocast('cpu', dtype=torch.float64)": "if True"}  # fmt: skip
 
 
@@ -37,10 +38,11 @@ def widened(source: str) -> str:
     return source
 
 
-def check(seed: int, varying: bool | None = None, backend: str = "torchweld") -> str:
+def check(seed: int, varying: bool | None = None, backend: str = "torchweld",
+          wide: bool = False) -> str:  # fmt: skip
     """How the compiled program of a seed differs from eager, or ""."""
     torchweld.reset()
-    traits = Traits.drawn(seed, varying)
+    traits = Traits.drawn(seed, varying, wide)
     return check_source(make_program(seed, traits), seed, traits, backend)
 
 
@@ -66,17 +68,18 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--backend", default="torchweld")
     parser.add_argument("--varying", action="store_true", default=None)
+    parser.add_argument("--wide", action="store_true", help="more kinds of lines")
     options = parser.parse_args()
     torch.set_num_threads(1)
     bad, totals = 0, Counter[str]()
     for seed in range(options.first, options.first + options.count):
         print(f"{seed} ", end="", file=sys.stderr, flush=True)
-        found = check(seed, options.varying, options.backend)
+        found = check(seed, options.varying, options.backend, options.wide)
         counts = torchweld.statistics()
         totals.update({k: int(counts[k]) for k in ("graphs", "breaks")})
         if found:
             bad += 1
-            traits = Traits.drawn(seed, options.varying)
+            traits = Traits.drawn(seed, options.varying, options.wide)
             print(f"--- {seed}: {found}\n{traits}\n{make_program(seed, traits)}", flush=True)
     print(f"{options.count} programs, {bad} differ; {totals['graphs']} graphs, "
           f"{totals['breaks']} breaks")  # fmt: skip

@@ -26,11 +26,18 @@ def test_programs(part: int) -> None:
     assert graphs >= PROGRAMS // PARTS
 
 
+@pytest.mark.parametrize("part", range(PARTS // 2))
+def test_wide_programs(part: int) -> None:
+    for seed in range(part, PROGRAMS // 2, PARTS // 2):
+        found = check(seed, wide=True)
+        assert not found, f"{found}\n{make_program(seed, Traits.drawn(seed, wide=True))}"
+
+
 def test_programs_are_the_same_for_a_seed_and_run_at_all_sizes() -> None:
     varying = [seed for seed in range(30) if Traits.drawn(seed).varying]
     assert 5 < len(varying) < 25
-    for seed in range(30):
-        traits = Traits.drawn(seed)
+    for seed, wide in ((seed, seed % 2 > 0) for seed in range(30)):
+        traits = Traits.drawn(seed, wide=wide)
         source = make_program(seed, traits)
         assert make_program(seed, traits) == source and ast.parse(source)
         for call in range(len(traits.sizes)):

@@ -57,6 +57,32 @@ def test_what_writes_its_own_argument_does_what_it_does_in_eager(name: str, layo
     assert (counts["graphs"], counts["breaks"]) == ((1, 0) if name in IN_ORDER else (0, 1))
 
 
+FILLED: dict[str, Callable[[Tensor], object]] = {
+    "fill_": lambda x: x[0:1].expand_as(x).fill_(2.0), "zero_": lambda x: x.expand(3, 6).zero_(),
+    "fill_ of a view": lambda x: x.expand(3, 6).unsqueeze(0).fill_(2.0),
+    "a tensor twice": lambda x: torch._foreach_add_([x, x], 1),
+    "tensors that overlap": lambda x: torch._foreach_mul_([x[:4], x[2:]], 2.0),
+    "one after the other": lambda x: torch._foreach_add_([x[:3], x[3:]], [x[3:], x[:3]]),
+    "copies": lambda x: torch._foreach_copy_([x[:3], x[3:]], [x[3:], x[:3]]),
+}  # fmt: skip
+APART: dict[str, Callable[[Tensor], object]] = {
+    "windows": lambda x: x.unfold(0, 2, 1).fill_(2.0),
+    "row": lambda x: x.expand(3, 6)[0].fill_(2.0),
+    "neighbours": lambda x: torch._foreach_mul_([x[:3], x[3:]], 2.0),
+    "themselves": lambda x: torch._foreach_mul_([x[:3], x[3:]], [x[:3], x[3:]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*FILLED, *APART])
+def test_places_that_are_written_more_than_once_hold_what_they_hold_in_eager(name: str) -> None:
+    torchweld.reset()
+    fn = {**FILLED, **APART}[name]
+    mine, theirs = torch.arange(6.0), torch.arange(6.0)
+    torchweld.compile(fn)(mine), fn(theirs)
+    assert torch.equal(mine, theirs)
+    assert STATISTICS.counts()["breaks"] == (name in FILLED)
+
+
 def windows(b: Tensor) -> tuple[Tensor, ...]:
     u = (b * 2 + 1).exp()
     return b[1:], b[:, 2:2], u, u[1:], u[:, 3:3], u.t()[2:][:, 1:], b.chunk(2, 1)[1][1:]

@@ -105,11 +105,11 @@ def _lerp(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
 
 
 def _at_least(x: Tensor, least: Tensor) -> Tensor:
-    return torch.clamp(x, min=least)
+    return torch.clamp_min(x, least)
 
 
 def _at_most(x: Tensor, most: Tensor) -> Tensor:
-    return torch.clamp(x, max=most)
+    return torch.clamp_max(x, most)
 
 
 _ROWS: dict[str, Callable[..., Any]] = {

@@ -25,7 +25,7 @@ from torchweld.ir.fake_checks import (
 from torchweld.ir.fake_kernels import dividing, resized
 from torchweld.ir.fake_memo import remembered
 from torchweld.ir.nested import tensors_in
-from torchweld.ir.predicted import anew, below_functionalization, real_strides
+from torchweld.ir.predicted import anew, below_functionalization, lone_axes, real_strides
 from torchweld.ir.quiet import UNKNOWN_SOURCE, QuietFakeTensorMode
 from torchweld.ir.run_time_float import with_samples
 
@@ -93,7 +93,7 @@ class FakeMode(QuietFakeTensorMode):  # type: ignore[no-untyped-call]
         if out is NotImplemented:
             with dividing(func):
                 out = super().dispatch(func, types, args, kwargs)
-        real = real_strides(func, args, kwargs, out)
+        real = real_strides(func, args, kwargs, out) or lone_axes(func, args, kwargs, out)
         if real is None:
             return out
         with below_functionalization(), self:

@@ -59,6 +59,8 @@ def left_to_eager(func: Any, args: Args, kwargs: Mapping[str, Any]) -> str | Non
             return why
     if "out" in kwargs:
         return _overlap_of_out(func, args, kwargs)
+    if writes_lists(func) and _shared_in_lists(func, args):
+        return "tensors of a list that share elements, changed one after the other"
     return _repeated_place(func, args) or _changing(func, args) or _refused_kind(func, args, kwargs)
 
 
@@ -194,8 +196,9 @@ def _overlap_of_out(func: OpOverload, args: Args, kwargs: Mapping[str, Any]) -> 
 
 
 def _repeated_place(func: OpOverload, args: Args) -> str | None:
-    """Whether what is changed in place has elements that are one place; one number may fill it."""
-    written = _written(func)
+    """Whether what is changed in place has elements that are one place: the functional form of a
+    fill would add what each of them got."""
+    written = 0 if func._schema.name in _FILLS else _written(func)
     if written is None or written >= len(args) or not isinstance(args[written], Tensor):
         return None
     x = args[written]
@@ -219,6 +222,19 @@ def _changing(func: OpOverload, args: Args) -> str | None:
     others = [y for y in tensors_in(rest) if memory_of(y) == memory]
     changing = any(changes(x, y, _in_order(func)) for y in others)
     return "an argument that changes while it is read" if changing else None
+
+
+def _shared_in_lists(func: OpOverload, args: Args) -> bool:
+    """Whether a tensor that is changed has elements of another one in the lists."""
+    rows = [a for a in args if isinstance(a, (list, tuple))]
+    groups: dict[int, list[tuple[int, Tensor, bool]]] = {}
+    for number, row in enumerate(rows):
+        for k, x in enumerate(row):
+            if isinstance(x, Tensor):
+                groups.setdefault(memory_of(x), []).append((k, x, number == 0))
+    return any(changes(x, y, k == m) for group in groups.values() if len(group) > 1
+               for i, (k, x, written) in enumerate(group) if written
+               for j, (m, y, _) in enumerate(group) if i != j)  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
@@ -353,6 +369,7 @@ def _changed(x: Any, kind: Any, change: Callable[[Any], Any], container: type = 
 
 
 # ---------------------------------------------------------------- tables
+_FILLS = ("aten::fill_", "aten::zero_")
 _SAME_EVERYWHERE = ("aten::fill_", "aten::zero_", "aten::detach_", "aten::squeeze_", "aten::t_",
                     "aten::transpose_", "aten::unsqueeze_", "aten::as_strided_")  # fmt: skip
 # operator -> position of `dim`, which torch's fake kernels do not check

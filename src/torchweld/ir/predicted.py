@@ -31,9 +31,14 @@ def below_functionalization() -> Any:
 def anew(mode: Any, func: object, args: Sequence[Any]) -> Any:
     """The fake results of an operator that torch predicts wrongly; NotImplemented for others."""
     again = _ANEW.get(func)
+    if again is None and func in _POWERS and is_number(args[1]):
+        return mode.dispatch(func, (), (args[0], _ANY_POWER))
     return NotImplemented if again is None else again(mode, args)
 
 
+# torch 2.11 asks whether the power is 1 or 2, although all give the same; this one stands for them
+_POWERS = frozenset((aten.pow.Tensor_Scalar, aten.pow_.Scalar))
+_ANY_POWER = 3
 _LSTM = 2  # what the operator calls it, among its kinds of layers
 
 
@@ -147,6 +152,134 @@ def real_strides(
     if all(map(_alike, results, real)):
         return None
     return tuple(sized_strides(x.shape, r) for x, r in zip(results, real, strict=True))
+
+
+# ---------------------------------------------------------------- axes of one element
+# forms with a number that C++ makes a tensor of
+_NUMBERS_AS_TENSORS = frozenset(
+    getattr(aten, name).Scalar for name in (
+        "eq", "ne", "lt", "le", "gt", "ge", "remainder", "fmod", "rsub", "bitwise_and",
+        "bitwise_or", "bitwise_xor", "add", "sub", "mul", "div", "copysign"))  # fmt: skip
+
+
+_STANDARD = frozenset((aten.masked_fill.Scalar, aten.masked_fill.Tensor))  # always
+# these lay a result out as they are laid out themselves, if there are no gaps
+_KEEPING = frozenset((
+    aten._to_copy.default, aten.clone.default, aten.nan_to_num.default,
+    aten.hardtanh.default, aten.flip.default,
+    aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default,
+    aten.full_like.default, aten.rand_like.default, aten.randn_like.default,
+))  # fmt: skip
+
+
+def lone_axes(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
+              predicted: object) -> tuple[tuple[Any, ...], ...] | None:  # fmt: skip
+    """The strides of an elementwise result that has axes of one element, None if as predicted.
+
+    No element lies elsewhere for them, but a convolution chooses its layout by them. Torch predicts
+    them otherwise than the loops of its kernels do, which these rules are those of.
+    """
+    keeps = func in _KEEPING
+    loops = torch.Tag.pointwise in func.tags and func not in _STANDARD
+    if not (isinstance(predicted, Tensor) and (keeps or loops)) or (
+            func._schema.is_mutable or any(predicted is a for a in args)):  # fmt: skip
+        return None
+    if keeps and kwargs.get("memory_format") not in (None, torch.preserve_format):
+        return None
+    shape = tuple(map(hint_of, predicted.shape))
+    if 1 not in shape or 0 in shape or len(shape) < 2:
+        return None
+    tensors = [x for x in args if isinstance(x, Tensor)]
+    read = [_axes(x) for x in tensors]
+    given = _axes(predicted)[1]
+    if all(strides == _packed(n, _rows(n)) for n, strides in ((shape, given), *read)):
+        return None
+    if func in _NUMBERS_AS_TENSORS or any(
+            isinstance(a.type, torch.TensorType) and not isinstance(x, Tensor)
+            for a, x in zip(func._schema.arguments, args, strict=False)):  # fmt: skip
+        read.append(((), ()))
+    if keeps and not _is_dense(read[0]):
+        return None
+    order = None if keeps else _order_of_loops(shape, read)
+    made = tensors[0].stride() if order is None else _packed(predicted.shape, order)
+    return None if tuple(map(hint_of, made)) == given else (tuple(made),)
+
+
+Axes = tuple[tuple[int, ...], tuple[int, ...]]  # sizes and strides of now
+
+
+def _axes(x: Tensor) -> Axes:
+    return tuple(map(hint_of, x.shape)), tuple(map(hint_of, x.stride()))
+
+
+def _rows(shape: Sequence[Any]) -> Sequence[int]:
+    """The order of axes, the innermost first, of the standard layout."""
+    return range(len(shape))[::-1]
+
+
+def _packed(shape: Sequence[Any], order: Sequence[int]) -> tuple[Any, ...]:
+    """The strides of a layout without gaps."""
+    made: list[Any] = [1] * len(shape)
+    step: Any = 1
+    for d in order:
+        made[d] = step
+        step = step * shape[d]
+    return tuple(made)
+
+
+def _is_packed(x: Axes, order: Sequence[int]) -> bool:
+    shape, strides = x
+    packed = _packed(shape, order)
+    return all(n == 1 or s == p for n, s, p in zip(shape, strides, packed, strict=True))
+
+
+def _is_dense(x: Axes) -> bool:
+    return _is_packed(x, sorted(range(len(x[0])), key=lambda d: (x[0][d] != 1, x[1][d])))
+
+
+_CHANNELS_LAST = (1, 3, 2, 0)
+
+
+def _order_of_loops(shape: tuple[int, ...], read: Sequence[Axes]) -> Sequence[int] | None:
+    """The order of the axes of a new result; None: its strides are those of what is read."""
+    if all(n == shape for n, _ in read):
+        if all(_is_packed(x, _rows(shape)) for x in read):
+            return _rows(shape)
+        if len(shape) == 4 and all(_is_packed(x, _CHANNELS_LAST) for x in read):
+            return _CHANNELS_LAST
+        if all(x == read[0] for x in read) and _is_dense(read[0]):
+            return None
+    order = list(_rows(shape))
+    steps = [_broadcast_steps(shape, x) for x in read]
+    for i in range(1, len(shape)):
+        at = i
+        for j in reversed(range(i)):
+            outer = _is_outer(shape, steps, order[j], order[at])
+            if outer > 0:
+                order[j], order[at] = order[at], order[j]
+                at = j
+            elif outer < 0:
+                break
+    return order
+
+
+def _broadcast_steps(shape: tuple[int, ...], x: Axes) -> list[int]:
+    """The strides of what is read, 0 where it is the same for a whole axis."""
+    missing = len(shape) - len(x[0])
+    own = [0 if n == 1 and shape[missing + d] != 1 else step
+           for d, (n, step) in enumerate(zip(*x, strict=True))]  # fmt: skip
+    return [0] * missing + own
+
+
+def _is_outer(shape: tuple[int, ...], steps: Sequence[Sequence[int]], a: int, b: int) -> int:
+    """Whether axis a is to be outside of b: 1 yes, -1 no, 0 if nothing says so."""
+    for own in steps:
+        if own[a] and own[b]:
+            if own[a] != own[b]:
+                return 1 if own[a] > own[b] else -1
+            if shape[a] > shape[b]:
+                return 1
+    return 0
 
 
 def _alike(x: Tensor, strides: tuple[int, ...]) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
+
+import torch
 
 from torchweld.base.errors import LoweringError
 from torchweld.ir.dtype import DType
@@ -294,8 +297,26 @@ def fmin(x: Val, y: Val) -> Val:
     return where(isnan(x), y, where(isnan(y), x, minimum(x, y)))
 
 
-@pointwise("aten.clamp.default", "aten.clamp.Tensor")
+@lru_cache(maxsize=1)
+def _nan_bounds() -> bool:
+    """Whether a number that is NaN, as the only bound, is a bound: up to torch 2.11 it is none."""
+    return bool(torch.zeros(1).clamp(min=math.nan).isnan())
+
+
+@pointwise("aten.clamp.default")
 def clamp(x: Val, low: Operand | None, high: Operand | None) -> Val:
+    """clamp_between, of numbers."""
+    bounded = clamp_between(x, low, high)
+    if (low is None) == (high is None) or _nan_bounds():
+        return bounded
+    bound = high if low is None else low
+    if isinstance(bound, Val):
+        return where(isnan(bound), x, bounded) if bound.dtype.is_float else bounded
+    return x if bound != bound else bounded
+
+
+@pointwise("aten.clamp.Tensor")
+def clamp_between(x: Val, low: Operand | None, high: Operand | None) -> Val:
     """min(max(x, low), high): NaN anywhere gives NaN, and `high` wins over `low`."""
     if low is not None:
         x = maximum(x, low)
