@@ -248,6 +248,31 @@ def _place(x: Tensor) -> tuple[object, ...]:
     return x.storage_offset(), x.shape, x.stride(), x.dtype
 
 
+# ---------------------------------------------------------------- kinds of numbers
+def _is_bool(x: Any) -> bool:
+    return x.dtype is torch.bool if isinstance(x, Tensor) else type(x) is bool
+
+
+def _no_bools(args: Args) -> str | None:
+    """Operands of a difference, behind them what the second is multiplied by."""
+    return "a difference with bools" if any(map(_is_bool, args[:2])) else _alpha(args)
+
+
+def _alpha(args: Args) -> str | None:
+    """A bool for what is no bool, or a fraction for integers."""
+    if len(args) < 3 or type(args[2]) not in (bool, float):
+        return None
+    kinds = [x.dtype if isinstance(x, Tensor) else torch.tensor(hint_of(x)).dtype for x in args[:2]]
+    whole = not any(k.is_floating_point or k.is_complex for k in kinds)
+    fits = all(k is torch.bool for k in kinds) if type(args[2]) is bool else not whole
+    return None if fits else "an alpha of another kind"
+
+
+def _quotient(args: Args) -> str | None:
+    whole = not any(x.is_floating_point() or x.is_complex() for x in args[1:3])
+    return "a quotient of integers" if whole else None
+
+
 # ---------------------------------------------------------------- what kernels do not take
 # There is no table of the dtypes and empty shapes that kernels take: they are asked. A call whose
 # tensors have no elements, or whose first tensor is of a dtype that many kernels lack, is made once
@@ -387,6 +412,9 @@ _RULES: tuple[tuple[frozenset[str], Callable[[Args], str | None]], ...] = (
     (frozenset(("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median", "nanmedian",
                 "mode")), _some),
     (frozenset(("index_put", "_unsafe_index_put", "_index_put_impl")), _values),
+    (frozenset(("sub", "rsub")), _no_bools),
+    (frozenset(("add",)), _alpha),
+    (frozenset(("addcdiv",)), _quotient),
     (frozenset(("smooth_l1_loss",)), lambda args: _number(args, 3, lambda beta: beta >= 0)),
     (frozenset(("celu",)), lambda args: _number(args, 1, lambda alpha: alpha != 0)),
 )  # fmt: skip

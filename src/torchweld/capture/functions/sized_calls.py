@@ -114,6 +114,9 @@ def interpolate(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
     def with_elements(out: Value) -> None:
         """Eager refuses sizes of 0, which torch's compositions take and make."""
         given = args[0] if args else kwargs.get("input")
+        if isinstance(given, TensorValue) and not given.fake.is_floating_point() and (
+                given.fake.dtype is not torch.uint8):  # fmt: skip
+            raise refuse("W104", "interpolate: a dtype that the kernels lack", cap.loc())
         if kind != "area" and any(n == 0 for x in (given, out) if isinstance(x, TensorValue)
                                   for n in x.fake.shape[2:]):  # fmt: skip
             raise refuse("W104", "interpolate: a size of 0", cap.loc())
