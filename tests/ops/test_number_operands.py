@@ -65,7 +65,7 @@ def test_the_position_of_a_pooled_maximum_is_that_of_the_last_nan(dtype):
     equals_eager(lambda x: torch.nn.functional.max_pool2d(x, (3, 2), return_indices=True), x)
 
 
-X, B, I = torch.randn(4), torch.arange(4) % 2 > 0, torch.arange(4)
+X, B, WHOLE = torch.randn(4), torch.arange(4) % 2 > 0, torch.arange(4)
 OTHER_KINDS = {
     "difference with a mask": lambda: (lambda x, y: x - y, X, B),
     "mask minus": lambda: (lambda x, y: y - x, X, B),
@@ -76,12 +76,12 @@ OTHER_KINDS = {
     "True minus": lambda: (lambda x, y: True - x, X, B),
     "alpha of floats": lambda: (lambda x, y: torch.add(x, x, alpha=True), X, B),
     "alpha of bools": lambda: (lambda x, y: torch.add(y, y, alpha=True), X, B),
-    "fraction of integers": lambda: (lambda x, y: torch.add(x, y, alpha=0.5), I, B),
+    "fraction of integers": lambda: (lambda x, y: torch.add(x, y, alpha=0.5), WHOLE, B),
     "fraction of floats": lambda: (lambda x, y: torch.add(x, y, alpha=0.5), X, B),
-    "quotient of integers": lambda: (lambda x, y: torch.addcdiv(x, x, x + 1), I, B),
+    "quotient of integers": lambda: (lambda x, y: torch.addcdiv(x, x, x + 1), WHOLE, B),
     "nearest integers": lambda: (
-        lambda x, y: torch.nn.functional.interpolate(x[None, None], scale_factor=2), I, B),
-    "softmax of integers": lambda: (lambda x, y: x.softmax(0), I, B),
+        lambda x, y: torch.nn.functional.interpolate(x[None, None], scale_factor=2), WHOLE, B),
+    "softmax of integers": lambda: (lambda x, y: x.softmax(0), WHOLE, B),
 }  # fmt: skip
 
 
