@@ -80,6 +80,12 @@ def test_exceptions_are_those_of_eager(name, indices):
     check(OPERATORS[name], X, torch.tensor(indices))
 
 
+@pytest.mark.parametrize("indices", [(0, 9), (0, -9), (2, -1)])
+@pytest.mark.parametrize("name", READS)
+def test_exceptions_where_all_elements_are_the_same(name, indices):
+    check(lambda x, i: READS[name](torch.ones(4, 3) * 2, i) + x[0, 0], X, torch.tensor(indices))
+
+
 @pytest.mark.parametrize("indices", [(), (0,), (-1,)])
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 0)])
 @pytest.mark.parametrize("name", [

@@ -63,3 +63,41 @@ def test_the_position_of_a_pooled_maximum_is_that_of_the_last_nan(dtype):
     x[0, 1] = -float("inf")
     x[1, 2] = 1.0
     equals_eager(lambda x: torch.nn.functional.max_pool2d(x, (3, 2), return_indices=True), x)
+
+
+X, B, WHOLE = torch.randn(4), torch.arange(4) % 2 > 0, torch.arange(4)
+OTHER_KINDS = {
+    "difference with a mask": lambda: (lambda x, y: x - y, X, B),
+    "mask minus": lambda: (lambda x, y: y - x, X, B),
+    "difference in place": lambda: (lambda x, y: x.clone().sub_(y), X, B),
+    "rsub": lambda: (torch.rsub, X, B),
+    "distance to a mask": lambda: (torch.nn.functional.l1_loss, X, B),
+    "difference with True": lambda: (lambda x, y: x - True, X, B),
+    "True minus": lambda: (lambda x, y: True - x, X, B),
+    "alpha of floats": lambda: (lambda x, y: torch.add(x, x, alpha=True), X, B),
+    "alpha of bools": lambda: (lambda x, y: torch.add(y, y, alpha=True), X, B),
+    "fraction of integers": lambda: (lambda x, y: torch.add(x, y, alpha=0.5), WHOLE, B),
+    "fraction of floats": lambda: (lambda x, y: torch.add(x, y, alpha=0.5), X, B),
+    "quotient of integers": lambda: (lambda x, y: torch.addcdiv(x, x, x + 1), WHOLE, B),
+    "nearest integers": lambda: (
+        lambda x, y: torch.nn.functional.interpolate(x[None, None], scale_factor=2), WHOLE, B),
+    "softmax of integers": lambda: (lambda x, y: x.softmax(0), WHOLE, B),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_kinds_of_operands_that_eager_refuses(name, dynamic):
+    fn, *args = OTHER_KINDS[name]()
+    torchweld.reset()
+    compiled = torchweld.compile(fn, dynamic=dynamic)
+    try:
+        expected = fn(*args)
+    except (RuntimeError, NotImplementedError) as error:
+        with pytest.raises(type(error)) as raised:
+            compiled(*args)
+        assert str(raised.value) == str(error)
+    else:
+        torch.testing.assert_close(compiled(*args), expected)
+        assert torchweld.statistics()["breaks"] == 0
+    assert torchweld.statistics()["internal_errors"] == 0

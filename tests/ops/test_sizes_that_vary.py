@@ -248,3 +248,19 @@ def test_sizes_0_and_1_are_right_too(name):
     assert compare(fn, make, SMALL) <= 4
 
 
+
+
+def test_bytes_are_resampled_by_the_kernel():
+    """torch's composition rounds once, eager's kernel in each direction."""
+
+    def program(x):
+        return (F.interpolate(x, (5, 4), mode="bilinear"),
+                F.interpolate(x, scale_factor=1.7, mode="bilinear"))  # fmt: skip
+
+    torchweld.reset()
+    compiled = torchweld.compile(program)
+    for n in (9, 11, 14, 20):
+        x = (torch.rand(2, 3, n, 8) * 255).to(torch.uint8)
+        assert all(map(torch.equal, compiled(x), program(x)))
+    counts = torchweld.statistics()
+    assert (counts["graphs"], counts["breaks"]) == (2, 0)

@@ -345,3 +345,17 @@ def test_a_number_that_changes_is_given_to_the_piece_that_takes_it():
         torch.testing.assert_close(compiled(x, k), f(x, k))
     counts = torchweld.statistics()
     assert (counts["graphs"], counts["aten_graphs"]) == (2, 0)
+
+
+def test_a_size_that_becomes_fixed_bounds_a_size_of_a_later_piece():
+    def program(x, index):
+        mean = x.scatter_reduce(0, index.expand(ROWS, ROWS), x[:, :ROWS], "mean")
+        return x[x > 0] * 2, mean
+
+    torchweld.reset()
+    compiled = torchweld.compile(program, dynamic=True)
+    index = torch.arange(ROWS)[None] % 2
+    for count in (ROWS, 2):
+        x = given(count)[0].requires_grad_()
+        torch.testing.assert_close(compiled(x, index), program(x, index))
+    assert torchweld.statistics()["breaks"] == 0

@@ -102,6 +102,13 @@ def upsample_bicubic2d_aa(input: Tensor, output_size: Any, align_corners: bool,
                     align_corners, scale_factors)  # fmt: skip
 
 
+def upsample_bilinear2d(input: Tensor, output_size: Any, align_corners: bool,
+                        scale_factors: Any = None) -> Tensor:  # fmt: skip
+    """Of bytes: eager's kernel rounds in each direction, torch's composition does not."""
+    return _resized(torch.ops.aten.upsample_bilinear2d.default, input, output_size, align_corners,
+                    scale_factors)  # fmt: skip
+
+
 def _resized(op: Any, input: Tensor, output_size: Any, align_corners: bool,
              scale_factors: Any) -> Tensor:  # fmt: skip
     scales: Any = (None, None) if scale_factors is None else scale_factors

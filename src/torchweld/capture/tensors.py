@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ from torchweld.capture.values.base import (
 from torchweld.capture.values.unread import PassedTensor, UnreadTensor
 from torchweld.ir.nested import lost_history, memory_of
 from torchweld.ir.size_makers import holds_number
+from torchweld.ir.size_node import node_of
 from torchweld.ir.source import Applied, InstanceDict, Item
 
 # read from the metadata: no node
@@ -61,6 +63,7 @@ _OUTSIDE = frozenset((
     "pin_memory", "retain_grad", "resize_", "__deepcopy__", "__dlpack__", "apply_", "map_",
     "detach_", "resize_as_",
 ))  # fmt: skip
+_RESHAPE = ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_")
 
 
 def tensor_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None) -> None:
@@ -188,6 +191,20 @@ def _refused(name: str, code: str) -> Any:
     return handler
 
 
+def _reshaped(name: str) -> Any:
+    def handler(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+                cont: Cont | None) -> None:  # fmt: skip
+        tensor = args[0]
+        assert isinstance(tensor, TensorValue)
+        looks = *tensor.fake.shape, *tensor.fake.stride()
+        if id(tensor) in cap.builder.reals and any(node_of(n) is not None for n in looks):
+            # what the frame does with its sizes reads them behind the graph
+            raise refuse("W106", f"Tensor.{name} of an input whose sizes vary", cap.loc())
+        cap.deliver(cap.builder.call("call_method", name, args, kwargs, cap.loc()), cont)
+
+    return handler
+
+
 def requires_grad_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
                    cont: Cont | None) -> None:  # fmt: skip
     """Of a tensor made in the frame; nothing happens to one that is so already."""
@@ -215,7 +232,7 @@ def float_of(cap: Capture, args: list[Value], kwargs: dict[str, Value],
 def register_methods() -> None:
     """Fill the table for the methods of torch.Tensor that are not graph nodes."""
     tables = ((_METADATA_METHODS, metadata_call), (_READS_DATA, lambda n: _refused(n, "W102")),
-              (_OUTSIDE, lambda n: _refused(n, "W106")))  # fmt: skip
+              (_OUTSIDE, lambda n: _refused(n, "W106")), (_RESHAPE, _reshaped))  # fmt: skip
     for names, make in tables:
         for name in names:
             raw = mro_lookup(torch.Tensor, name)
@@ -252,7 +269,7 @@ def tensor_getitem(cap: Capture, obj: TensorValue, key: Value, cont: Cont | None
             out = cap.builder.call("call_function", index, [obj, ListValue(found)], {}, cap.loc())
             cap.deliver(out, cont)
             return
-    obj, at = _selected(cap, obj, places_of_masks(cap, key_of(cap, cap.unwrap(key))))
+    obj, at = _selected(cap, obj, places_of_masks(cap, obj, key_of(cap, cap.unwrap(key))))
     if at is _NOTHING:
         cap.deliver(obj, cont)
         return
@@ -336,7 +353,7 @@ def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> 
     try:
         at = key_of(cap, cap.unwrap(key))
         if isinstance(value, TensorValue) and value.fake.dim():
-            at = places_of_masks(cap, at)
+            at = places_of_masks(cap, obj, at)
         obj, at = _selected(cap, obj, at)
         at = Const(Ellipsis) if at is _NOTHING else at
         cap.builder.call("call_function", operator.setitem, [obj, at, value], {}, cap.loc())
@@ -365,16 +382,38 @@ def _is_late(x: Value) -> bool:
 
 # Masks as indices: which elements they choose is found once, and is an index like any other then.
 # What follows reads the chosen elements where it needs them; gradients go the way of indices.
-def places_of_masks(cap: Capture, key: Value) -> Value:
+def places_of_masks(cap: Capture, obj: TensorValue, key: Value) -> Value:
     """The key of an item of a tensor, with the places that masks choose in the place of masks."""
     parts = key.items if isinstance(key, TupleValue) and key.cls() is tuple else [key]
-    if not cap.builder.takes_data or not any(map(_is_mask, parts)):
+    if not cap.builder.takes_data or not any(map(_is_mask, parts)) or not _cover(obj, parts):
         return key
     found: list[Value] = []
     for part in parts:
         assert isinstance(part, Value)
         found += _places(cap, part) if _is_mask(part) and isinstance(part, TensorValue) else [part]
     return TupleValue(list(found))
+
+
+def _cover(obj: TensorValue, parts: Sequence[Slot]) -> bool:
+    """Whether the masks in a key have the sizes of the dimensions that they stand for."""
+    takes, dim = list(map(_takes, parts)), 0
+    for part, n in zip(parts, takes, strict=True):
+        if _is_ellipsis(part):
+            n = obj.fake.dim() - sum(takes)
+        if isinstance(part, TensorValue) and _is_mask(part) and tuple(part.fake.shape) != tuple(
+                obj.fake.shape[dim : dim + n]):  # fmt: skip
+            return False
+        dim += n
+    return True
+
+
+def _takes(part: Slot) -> int:
+    """How many dimensions a part of a key stands for, if it is no ellipsis."""
+    if isinstance(part, TensorValue) and part.fake.dtype in (torch.bool, torch.uint8):
+        return part.fake.dim()
+    none = _is_none(part) or _is_ellipsis(part) or (
+        isinstance(part, Const) and part.cls() is bool)  # fmt: skip
+    return 0 if none else 1
 
 
 def _is_mask(x: object) -> bool:

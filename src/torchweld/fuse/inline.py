@@ -25,7 +25,7 @@ from torchweld.fuse.group import injective
 from torchweld.fuse.target import Machine, Target, reaches
 from torchweld.fuse.tidy import covers, may_raise
 from torchweld.ir.expr import Expr, Ind, SizeSym, Sym
-from torchweld.ir.loop import Buffer, Load, LoopGraph, Nest, Node, Op, Scalar, walk
+from torchweld.ir.loop import Buffer, Load, LoopGraph, Nest, Node, Op, Scalar, scalars_in, walk
 
 FREE_FLOPS = 12  # of a producer without loads (masks, positions)
 MAX_BODY = 300  # distinct scalars of one body
@@ -202,11 +202,24 @@ def _blocked(s: _State, p: Nest, at: int, n: Nest, c: int) -> str:
             return f"it reads {n.out.name}, which its reader overwrites"
     if may_raise(p) and not _everywhere(p, n, sites):
         return "an index in it is checked, and its reader does not read all of it"
+    if _drops_checks(p, sites):
+        return "its reader checks an index that it does not depend on"
     if body_facts(n.body).size + len(sites) * body_facts(p.body).size > MAX_BODY:
         return f"the body of {n.out.name} would become too large"
     if len(body_facts(n.body).loads) + len(sites) * len(loads) > MAX_LOADS:
         return f"{n.out.name} would read too many buffers"
     return ""
+
+
+def _drops_checks(p: Nest, sites: list[Index]) -> bool:
+    """Whether a checked index at which `p.out` is read is none any more in the body of `p`."""
+    checked = [k for site in sites for k, e in enumerate(site)
+               if any(body_facts(x).checks for x in scalars_in(e))]  # fmt: skip
+    if not checked:
+        return False
+    facts = body_facts(stored(p))
+    used = index_symbols((*facts.exprs, *(e for ld in facts.loads for e in ld.index)))
+    return any(p.index[k] not in used for k in checked)
 
 
 def _everywhere(p: Nest, n: Nest, sites: list[Index]) -> bool:

@@ -32,7 +32,8 @@ from torchweld.ir.run_time_float import with_samples
 # what Python takes apart into many operators, where one kernel of ATen is better; and what it does
 # otherwise than C++, which multiplies by noise in the dtype of the tensor
 _WHOLE: frozenset[Any] = frozenset((
-    torch.ops.aten.upsample_bicubic2d.default, torch.ops.aten._upsample_bicubic2d_aa.default,
+    torch.ops.aten.upsample_bicubic2d.default, torch.ops.aten.upsample_bilinear2d.default,
+    torch.ops.aten._upsample_bicubic2d_aa.default,
     F.dropout, torch.dropout, torch.dropout_,
 ))  # fmt: skip
 _DEVICE = torch.ops.prim.device.default

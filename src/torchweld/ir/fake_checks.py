@@ -5,6 +5,7 @@ What is found here is not explained to the user: the frame runs eagerly, and eag
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchweld.ir.nested import memory_of, tensors_in
 from torchweld.ir.overlaps import changes
 from torchweld.ir.predicted import below_functionalization
-from torchweld.ir.size_node import hint_of, is_number, node_of
+from torchweld.ir.size_node import hint_of, node_of
 from torchweld.ir.static_shapes import expect_true, guard_or_false, guard_or_true
 
 _ATEN = torch.ops.aten
@@ -109,6 +110,8 @@ def _index_list(args: Args) -> str | None:
             found = found or (i is not None and guard_or_false(x.shape[d] == 0))
             d += 1
         else:
+            if not all(map(_agree, i.shape, x.shape[d : d + i.dim()])):
+                return "a mask of another shape"
             d += i.dim()
     return _NOTHING if found and not any(i is not None and _is_empty(i) for i in indices) else None
 
@@ -261,10 +264,35 @@ def _place(x: Tensor) -> tuple[object, ...]:
     return x.storage_offset(), x.shape, x.stride(), x.dtype
 
 
+# ---------------------------------------------------------------- kinds of numbers
+def _is_bool(x: Any) -> bool:
+    return x.dtype is torch.bool if isinstance(x, Tensor) else type(x) is bool
+
+
+def _no_bools(args: Args) -> str | None:
+    """Operands of a difference, behind them what the second is multiplied by."""
+    return "a difference with bools" if any(map(_is_bool, args[:2])) else _alpha(args)
+
+
+def _alpha(args: Args) -> str | None:
+    """A bool for what is no bool, or a fraction for integers."""
+    if len(args) < 3 or type(args[2]) not in (bool, float):
+        return None
+    kinds = [x.dtype if isinstance(x, Tensor) else torch.tensor(hint_of(x)).dtype for x in args[:2]]
+    whole = not any(k.is_floating_point or k.is_complex for k in kinds)
+    fits = all(k is torch.bool for k in kinds) if type(args[2]) is bool else not whole
+    return None if fits else "an alpha of another kind"
+
+
+def _quotient(args: Args) -> str | None:
+    whole = not any(x.is_floating_point() or x.is_complex() for x in args[1:3])
+    return "a quotient of integers" if whole else None
+
+
 # ---------------------------------------------------------------- what kernels do not take
 # There is no table of the dtypes and empty shapes that kernels take: they are asked. A call whose
 # tensors have no elements, or whose first tensor is of a dtype that many kernels lack, is made once
-# on small tensors like its own.
+# on small tensors like its own; sizes that vary are what they are now.
 _MOST = 1 << 16  # elements of all tensors of a call that is made in its own shapes
 _EVERYWHERE = frozenset((torch.float32, torch.float64, torch.bfloat16))
 _PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout,
@@ -292,11 +320,11 @@ def _refused_kind(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     tensors = list(tensors_in((*args, *kwargs.values())))
     if not tensors or not _asked(func):
         return None
-    empty = any(x.numel() == 0 for x in tensors if not is_number(x.numel()))
+    empty = any(math.prod(map(hint_of, x.shape)) == 0 for x in tensors)
     if not empty and not _is_rare(tensors[0]):
         return None
     small = not empty and torch.Tag.pointwise in func.tags
-    if not small and not _is_small(tensors):
+    if not small and not _is_small(tensors, empty):
         return None
     try:
         named = tuple((k, _changed(v, Tensor, _looks(small))) for k, v in sorted(kwargs.items()))
@@ -321,9 +349,13 @@ def _is_rare(x: Tensor) -> bool:
     return x.dtype not in _EVERYWHERE and (x.dtype is not torch.float16 or x.device.type == "cpu")
 
 
-def _is_small(tensors: Sequence[Tensor]) -> bool:
-    sizes = [n for x in tensors for n in (*x.shape, *x.stride())]
-    return not any(map(is_number, sizes)) and sum(x.numel() for x in tensors) <= _MOST
+def _is_small(tensors: Sequence[Tensor], empty: bool) -> bool:
+    """Whether a call may be made in the shapes of its tensors. Of sizes that only the data decides
+    it says what the kernel does with the dtypes, and nothing about empty shapes."""
+    if empty and any(n.is_open() for x in tensors for n in map(node_of, (*x.shape, *x.stride()))
+                     if n is not None):  # fmt: skip
+        return False
+    return bool(sum(math.prod(map(hint_of, x.shape)) for x in tensors) <= _MOST)
 
 
 def _looks(small: bool) -> Callable[[Tensor], _Like]:
@@ -331,7 +363,8 @@ def _looks(small: bool) -> Callable[[Tensor], _Like]:
 
     def look(x: Tensor) -> _Like:
         ones = (1,) * x.dim()
-        shape, strides = (ones, ones) if small else (tuple(x.shape), x.stride())
+        shape, strides = (ones, ones) if small else (
+            tuple(map(hint_of, x.shape)), tuple(map(hint_of, x.stride())))  # fmt: skip
         return _Like(shape, strides, x.dtype, x.device)
 
     return look
@@ -363,6 +396,7 @@ def _changed(x: Any, kind: Any, change: Callable[[Any], Any], container: type = 
     """The arguments with every `kind` (a class, or some) changed, in containers of one type."""
     if isinstance(x, tuple | list):
         return container(_changed(i, kind, change, container) for i in x)
+    x = hint_of(x)
     if not isinstance(x, (kind, *_PLAIN)):
         raise TypeError(type(x))  # a storage or generator is nobody's to hold
     return change(x) if isinstance(x, kind) else x
@@ -395,6 +429,9 @@ _RULES: tuple[tuple[frozenset[str], Callable[[Args], str | None]], ...] = (
     (frozenset(("max", "min", "argmax", "argmin", "amax", "amin", "aminmax", "median", "nanmedian",
                 "mode")), _some),
     (frozenset(("index_put", "_unsafe_index_put", "_index_put_impl")), _values),
+    (frozenset(("sub", "rsub")), _no_bools),
+    (frozenset(("add",)), _alpha),
+    (frozenset(("addcdiv",)), _quotient),
     (frozenset(("smooth_l1_loss",)), lambda args: _number(args, 3, lambda beta: beta >= 0)),
     (frozenset(("celu",)), lambda args: _number(args, 1, lambda alpha: alpha != 0)),
 )  # fmt: skip

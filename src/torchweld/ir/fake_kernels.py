@@ -23,7 +23,7 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch._subclasses import fake_impls, fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -170,6 +170,8 @@ def resized(mode: Any, func: Any, args: Any) -> Any:
     x, size = args[:2]
     if all(node_of(n) is None for n in (*x.shape, *size)):
         return NotImplemented
+    if any(n == 0 for n in (*x.shape[2:], *size)):
+        raise UnsupportedFakeTensorException("a resampling without elements")
     form = suggest_memory_format(x)
     with mode:
         return torch.empty((*x.shape[:2], *size), dtype=x.dtype, device=x.device,
@@ -220,9 +222,11 @@ _ATEN = torch.ops.aten
 _COPY = _ATEN.copy_.default
 _RESIZING = frozenset((
     _ATEN.upsample_bicubic2d.default, _ATEN._upsample_bicubic2d_aa.default,
+    _ATEN.upsample_bilinear2d.default,
 ))  # fmt: skip
 _RESIZING_BACK = frozenset((
     _ATEN.upsample_bicubic2d_backward.default, _ATEN._upsample_bicubic2d_aa_backward.default,
+    _ATEN.upsample_bilinear2d_backward.default,
 ))  # fmt: skip
 _CHOOSING = frozenset((
     _ATEN.convolution.default, _ATEN._convolution.default, _ATEN.convolution_backward.default,

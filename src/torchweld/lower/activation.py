@@ -150,7 +150,7 @@ def softplus(x: Val, beta: float = 1, threshold: float = 20) -> Val:
     return where(y > threshold, x, log1p(exp(y)) / beta)
 
 
-@pointwise("aten.threshold.default")
+@pointwise("aten.threshold.default", wide="cpu")
 def threshold(x: Val, limit: float, value: float) -> Val:
     return where(x <= limit, value, x)
 

@@ -17,7 +17,7 @@ from torchweld.lower.value import (
 )
 
 
-@pointwise("aten.threshold_backward.default")
+@pointwise("aten.threshold_backward.default", wide="cpu")
 def threshold_backward(g: Val, x: Val, limit: float) -> Val:
     return where(x <= limit, 0, g)
 
@@ -51,7 +51,7 @@ def silu_backward(g: Val, x: Val) -> Val:
     return g * s * (x * (1 - s) + 1)
 
 
-@pointwise("aten.hardtanh_backward.default")
+@pointwise("aten.hardtanh_backward.default", wide=True)
 def hardtanh_backward(g: Val, x: Val, low: float, high: float) -> Val:
     return where((x <= low) | (x >= high), 0, g)
 

@@ -252,6 +252,8 @@ def pow_number(b: Builder, x: Tensor, exponent: int | float) -> Tensor:
         raise LoweringError("W202", f"integer power {y}")
     if dtype is DType.F16 and y in (0.5, -0.5):
         special = None  # in eager the root of -inf is NaN except in f16, where pow answers
+    if dtype is DType.BF16 and y in (3, -2) and b.spec.device == "cpu":
+        special = _ROUNDED_POWERS[y]
     if special is not None:
         return b.emit(lambda idx: special(read(idx)))
     if dtype.is_float:
@@ -263,6 +265,16 @@ _POWERS: dict[float, Callable[[Val], Val]] = {
     0.0: lambda x: lift(1, x.dtype), 1.0: lambda x: x, 2.0: lambda x: x * x,
     3.0: lambda x: x * x * x, 0.5: sqrt, -0.5: lambda x: 1 / sqrt(x), -1.0: lambda x: 1 / x,
     -2.0: lambda x: 1 / (x * x),
+}  # fmt: skip
+
+
+def _square(x: Val) -> Val:
+    """Rounded, as eager's vectors of bf16 are after each operator."""
+    return (x * x).to(DType.BF16).to(x.dtype)
+
+
+_ROUNDED_POWERS: dict[float, Callable[[Val], Val]] = {
+    3: lambda x: _square(x) * x, -2: lambda x: 1 / _square(x),
 }  # fmt: skip
 
 

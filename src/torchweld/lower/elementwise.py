@@ -31,17 +31,18 @@ def lower_pointwise(b: Builder, rule: Rule, op: OpOverload,
     vals: the fake tensors (and numbers) behind `bound`, for torch's promotion rules.
     """
     common = _common(rule, op, vals) if rule.common else b.spec.dtype
+    wide = rule.wide in (True, b.spec.device)
     args: list[object] = []
     for n, p in enumerate(parameters(op)):
         if p.ignored:
             continue
         x = bound[p.name]
         if isinstance(x, Tensor):
-            args.append(_Operand(x, n in rule.keep, rule.wide and not x.shape))
-        elif (p.number or p.tensor) and not rule.wide and isinstance(x, int | float):
+            args.append(_Operand(x, n in rule.keep, wide and not x.shape))
+        elif (p.number or p.tensor) and not wide and isinstance(x, int | float):
             args.append(representable(x, common))
         elif (p.number or p.tensor) and isinstance(x, Expr | Val):
-            args.append(_number(x, common, rule.wide))
+            args.append(_number(x, common, wide))
         elif isinstance(x, complex):
             raise LoweringError("W203", "complex number")
         else:

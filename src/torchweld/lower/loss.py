@@ -54,9 +54,20 @@ def _distance(b: Builder, x: Tensor, target: Tensor, reduction: int,
     return _reduced(b, shape, lambda idx: f(a(idx) - t(idx)), reduction)
 
 
+def _rounded(v: Val, dtype: DType) -> Val:
+    """What eager keeps in `dtype`, to compute with."""
+    return v.to(dtype).to(v.dtype)
+
+
 @reduction("aten.mse_loss.default")
 def mse_loss(b: Builder, x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
-    return _distance(b, x, target, reduction, lambda d: d * d)
+    kept = b.spec.dtype
+
+    def f(d: Val) -> Val:
+        d = _rounded(d, kept)
+        return _rounded(d * d, kept)
+
+    return _distance(b, x, target, reduction, f)
 
 
 @reduction("aten.smooth_l1_loss.default")
@@ -88,11 +99,14 @@ def bce_with_logits(b: Builder, x: Tensor, target: Tensor, weight: Tensor | None
 
     def body(idx: Idx) -> Val:
         v, y = a(idx), t(idx)
-        log_sigmoid = minimum(v, 0) - log1p(exp(-absolute(v)))
+        log_sigmoid = _rounded(minimum(v, 0) - log1p(exp(-absolute(v))), x.dtype)
         if pos_weight is not None:
-            log_sigmoid = log_sigmoid * (1 + (_read(b, pos_weight)(idx) - 1) * y)
-        out = (1 - y) * v - log_sigmoid
-        return out if weight is None else out * _read(b, weight)(idx)
+            kept = pos_weight.dtype
+            more = _rounded(_rounded(_read(b, pos_weight)(idx) - 1, kept) * y, kept)
+            log_sigmoid = _rounded(log_sigmoid * _rounded(more + 1, kept), x.dtype)
+        out = _rounded(_rounded(1 - y, target.dtype) * v, target.dtype)
+        out = _rounded(out - log_sigmoid, target.dtype)
+        return out if weight is None else _rounded(out * _read(b, weight)(idx), target.dtype)
 
     return _reduced(b, broadcast_shapes([x.shape, target.shape]), body, reduction)
 

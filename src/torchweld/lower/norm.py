@@ -88,6 +88,8 @@ def group_norm(b: Builder, x: Tensor, weight: Tensor | None, bias: Tensor | None
                HxW: int, group: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Layer norm over the channels of each group and all positions; weight, bias per channel."""
     each = C // group
+    if C == 0:
+        raise LoweringError("W202", "group norm without channels")
     grouped = reshaped(x, tuple(as_expr(n) for n in (N, group, each, HxW)))
     o = _last(grouped, 2)
     center, scale = _spread(b, read_as(grouped, x.dtype), o, eps)
@@ -220,6 +222,8 @@ def _batch_statistics(b: Builder, x: Tensor, others: Sequence[Tensor | None],
     GPUs never round them.
     Errors: LoweringError if torch predicts another dtype for a result that is used.
     """
+    if len(x.shape) < 2:
+        raise LoweringError("W202", "batch norm without channels")
     mixed = any(t is not None and t.dtype is not x.dtype for t in others)
     kept = x.dtype.compute if mixed or b.spec.device != "cpu" else x.dtype
     if any(k in b.used and b.specs[k].dtype is not kept for k in (1, 2)):

@@ -31,14 +31,15 @@ class Rule:
     common: pointwise, compute in the operands' common dtype instead of the output's.
     keep: pointwise, positions of operands that are loaded as they are (conditions).
     wide: pointwise, numbers and zero-dimensional tensors are not rounded to the common dtype before
-        they meet the compute type (measured against eager for bf16 and f16, torch 2.13).
+        they meet the compute type (measured against eager for bf16 and f16, torch 2.13); a device:
+        only there.
     """
 
     kind: str
     function: Callable[..., Any]
     common: bool = False
     keep: tuple[int, ...] = ()
-    wide: bool = False
+    wide: bool | str = False
 
 
 LOWERINGS: Registry[str, Rule] = Registry("lowerings")
@@ -51,7 +52,7 @@ _RENAMED = {"self": "x", "input": "x", "a": "x"}
 
 
 def pointwise(*ops: str, common: bool = False, keep: tuple[int, ...] = (),
-              wide: bool = False) -> Callable[[F], F]:  # fmt: skip
+              wide: bool | str = False) -> Callable[[F], F]:  # fmt: skip
     return _register(ops, "pointwise", common, keep, wide)
 
 
@@ -68,7 +69,7 @@ def lowering(*ops: str) -> Callable[[F], F]:
 
 
 def _register(ops: tuple[str, ...], kind: str, common: bool = False, keep: tuple[int, ...] = (),
-              wide: bool = False) -> Callable[[F], F]:  # fmt: skip
+              wide: bool | str = False) -> Callable[[F], F]:  # fmt: skip
     def decorate(f: F) -> F:
         for op in ops:
             LOWERINGS.add(op, Rule(kind, f, common, keep, wide))

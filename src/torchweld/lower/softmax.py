@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchweld.base.errors import LoweringError
 from torchweld.lower.builder import Builder
 from torchweld.lower.reduce import Over, over, read_as
 from torchweld.lower.registry import reduction
@@ -12,6 +13,8 @@ from torchweld.lower.value import Val, equal, exp, isinf, log, where
 @reduction("aten._softmax.default")
 def softmax(b: Builder, x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     """exp(x - max) / sum, along `dim`."""
+    if not x.dtype.is_float:
+        raise LoweringError("W203", f"softmax of {x.dtype.value}")
     o = over(x, dim)
     _, e, total = _exponentials(b, x, o)
     return b.emit(lambda idx: e.load(idx) / total.load(o.row(idx)))
@@ -41,6 +44,8 @@ def _exponentials(b: Builder, x: Tensor, o: Over) -> tuple[Tensor, Tensor, Tenso
 @reduction("aten._log_softmax.default")
 def log_softmax(b: Builder, x: Tensor, dim: int, half_to_float: bool = False) -> Tensor:
     """x - max - log(sum(exp(x - max))), along `dim`."""
+    if not x.dtype.is_float:
+        raise LoweringError("W203", f"softmax of {x.dtype.value}")
     o = over(x, dim)
     read = read_as(x, b.spec.dtype)
     top = b.reduce("max", x.shape, tuple(o.dims), read, part="max")

@@ -13,7 +13,7 @@ from torchweld.capture.items import get_iter
 from torchweld.capture.numbers import runs_apart
 from torchweld.capture.policy import graph_call, inline_anyway
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Cont
+from torchweld.capture.state import Cont, refuse
 from torchweld.capture.symbolic import is_varying
 from torchweld.capture.tables import function
 from torchweld.capture.values.base import (
@@ -107,15 +107,33 @@ def _resizes(args: Args, kwargs: Kwargs) -> bool:
     return sized or any(map(varies, (*args, *kwargs.values())))
 
 
+def _resizes_bytes(args: Args, kwargs: Kwargs) -> bool:
+    x = args[0] if args else kwargs.get("input")
+    return isinstance(x, TensorValue) and x.fake.dtype is torch.uint8 and _resizes(args, kwargs)
+
+
 @function(F.interpolate)
 def interpolate(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     """Where sizes vary, some are looked into: see `upsample_bicubic2d`, `adaptive_avg_pool1d`."""
     mode = args[3] if len(args) > 3 else kwargs.get("mode")
-    inside = isinstance(mode, Const) and mode.sample in ("bicubic", "area")
-    if cap.sizes.symbolic and inside and _resizes(args, kwargs):
+    kind = mode.sample if isinstance(mode, Const) else None
+    if cap.sizes.symbolic and ((kind in ("bicubic", "area") and _resizes(args, kwargs)) or (
+            kind == "bilinear" and _resizes_bytes(args, kwargs))):  # fmt: skip
         inline_anyway(cap, F.interpolate, args, kwargs, cont)
-    else:
-        graph_call(cap, F.interpolate, args, kwargs, cont)
+        return
+
+    def with_elements(out: Value) -> None:
+        """Eager refuses sizes of 0, which torch's compositions take and make."""
+        given = args[0] if args else kwargs.get("input")
+        if isinstance(given, TensorValue) and not given.fake.is_floating_point() and (
+                given.fake.dtype is not torch.uint8):  # fmt: skip
+            raise refuse("W104", "interpolate: a dtype that the kernels lack", cap.loc())
+        if kind != "area" and any(n == 0 for x in (given, out) if isinstance(x, TensorValue)
+                                  for n in x.fake.shape[2:]):  # fmt: skip
+            raise refuse("W104", "interpolate: a size of 0", cap.loc())
+        cap.deliver(out, cont)
+
+    graph_call(cap, F.interpolate, args, kwargs, with_elements)
 
 
 @function(F.affine_grid)
@@ -154,6 +172,7 @@ def _is_large(x: Slot) -> bool:
 
 _NN: Any = torch._C._nn
 _in_the_place_of(_NN.upsample_bicubic2d, sized_polyfills.upsample_bicubic2d, _resizes)
+_in_the_place_of(_NN.upsample_bilinear2d, sized_polyfills.upsample_bilinear2d, _resizes_bytes)
 _in_the_place_of(_NN._upsample_bicubic2d_aa, sized_polyfills.upsample_bicubic2d_aa, _resizes)
 _in_the_place_of(F.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
 _in_the_place_of(torch.max_pool1d, sized_polyfills.max_pool1d, _is_sized)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torchweld.capture.arrays.outside import tensor_of
 from torchweld.capture.attrs import from_python
 from torchweld.capture.functions.sized_calls import tensor_of_sizes
 from torchweld.capture.late import LateNumber
-from torchweld.capture.policy import graph_call
+from torchweld.capture.policy import graph_call, inline_anyway
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.suspend import stops_of
@@ -90,6 +91,52 @@ def broadcast_shapes(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None
     compute: Any = torch.broadcast_shapes
     found = compute(*real)
     cap.deliver(TupleValue([number_value(n) for n in found], torch.Size), cont)
+
+
+# ---------------------------------------------------------------- functions that may warn
+def _differ(given: Kwargs) -> bool:
+    """Whether an input and a target are broadcast."""
+    x, y = given.get("input"), given.get("target")
+    return isinstance(x, TensorValue) and isinstance(y, TensorValue) and (
+        x.fake.shape != y.fake.shape)  # fmt: skip
+
+
+def _lacks(name: str, *others: str) -> Callable[[Kwargs], bool]:
+    """Whether an argument is left out, and so are the others."""
+
+    def left_out(given: Kwargs) -> bool:
+        return all(n not in given or (isinstance(x := given[n], Const) and x.sample is None)
+                   for n in (name, *others))  # fmt: skip
+
+    return left_out
+
+
+def _is_mean(given: Kwargs) -> bool:
+    how = given.get("reduction", Const("mean"))
+    return isinstance(how, Const) and how.sample == "mean"
+
+
+def _may_warn(fn: Any, names: tuple[str, ...], warns: Callable[[Kwargs], bool]) -> None:
+    """Interpret a function where it warns: eager does so in every call, of the call's sizes."""
+
+    def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+        run = inline_anyway if warns({**dict(zip(names, args, strict=False)), **kwargs}) else (
+            graph_call)  # fmt: skip
+        run(cap, fn, args, kwargs, cont)
+
+    FUNCTIONS.add(fn, handler)
+
+
+_losses: tuple[Any, ...] = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss)
+for _function in _losses:
+    _may_warn(_function, ("input", "target"), _differ)
+_softmaxes: tuple[Any, ...] = (F.softmax, F.log_softmax, F.softmin)
+for _function in _softmaxes:
+    _may_warn(_function, ("input", "dim"), _lacks("dim"))
+_may_warn(F._get_softmax_dim, (), lambda given: True)  # type: ignore[attr-defined]
+_may_warn(F.kl_div, ("input", "target", "size_average", "reduce", "reduction"), _is_mean)
+_may_warn(F.grid_sample, ("input", "grid", "mode", "padding_mode", "align_corners"),
+          _lacks("align_corners"))  # fmt: skip
 
 
 def _is_open(x: Value) -> bool:
