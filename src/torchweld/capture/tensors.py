@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -32,8 +33,9 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.unread import PassedTensor, UnreadTensor
+from torchweld.ir.fake_checks import agree
 from torchweld.ir.nested import lost_history, memory_of
-from torchweld.ir.source import Applied, InstanceDict, Item
+from torchweld.ir.source import Applied, Attr, InstanceDict, Item
 
 # read from the metadata: no node
 _METADATA = frozenset((
@@ -98,12 +100,11 @@ def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None)
     real = cap.builder.reals.get(id(obj))
     if lost_history(obj.fake):
         raise refuse("W107", f"Tensor.{name} of a view of no_grad, written since", cap.loc())
-    if name == "is_leaf" and (real is not None or obj.fake.is_leaf):
-        cap.deliver(Const(obj.fake.is_leaf), cont)
-        return
-    if name == "grad_fn" and (not obj.fake.requires_grad or (
-            real is None and obj.fake.grad_fn is None)):  # fmt: skip
-        cap.deliver(Const(None), cont)
+    leaf = obj.fake.is_leaf
+    if name in ("is_leaf", "grad_fn") and (leaf or (name == "is_leaf" and real is not None)):
+        if real is not None and real.requires_grad and obj.source is not None:
+            cap.guard("equal", Attr.make(obj.source, "is_leaf"), real.is_leaf)
+        cap.deliver(Const(leaf if name == "is_leaf" else None), cont)
         return
     raise refuse("W107", f"Tensor.{name}", cap.loc())
 
@@ -242,7 +243,7 @@ def tensor_getitem(cap: Capture, obj: TensorValue, key: Value, cont: Cont | None
             out = cap.builder.call("call_function", index, [obj, ListValue(found)], {}, cap.loc())
             cap.deliver(out, cont)
             return
-    obj, at = _selected(cap, obj, places_of_masks(cap, key_of(cap, cap.unwrap(key))))
+    obj, at = _selected(cap, obj, places_of_masks(cap, obj, key_of(cap, cap.unwrap(key))))
     if at is _NOTHING:
         cap.deliver(obj, cont)
         return
@@ -322,7 +323,7 @@ def tensor_setitem(cap: Capture, obj: TensorValue, key: Value, value: Value) -> 
     try:
         at = key_of(cap, cap.unwrap(key))
         if isinstance(value, TensorValue) and value.fake.dim():
-            at = places_of_masks(cap, at)
+            at = places_of_masks(cap, obj, at)
         obj, at = _selected(cap, obj, at)
         at = Const(Ellipsis) if at is _NOTHING else at
         cap.builder.call("call_function", operator.setitem, [obj, at, value], {}, cap.loc())
@@ -351,16 +352,43 @@ def _is_late(x: Value) -> bool:
 
 # Masks as indices: which elements they choose is found once, and is an index like any other then.
 # What follows reads the chosen elements where it needs them; gradients go the way of indices.
-def places_of_masks(cap: Capture, key: Value) -> Value:
-    """The key of an item of a tensor, with the places that masks choose in the place of masks."""
+def places_of_masks(cap: Capture, x: TensorValue, key: Value) -> Value:
+    """The key of an item of `x`, with the places that masks choose in the place of masks.
+
+    Masks of other sizes than x has stay: the operator says what is wrong with them.
+    """
     parts = key.items if isinstance(key, TupleValue) and key.cls() is tuple else [key]
-    if not cap.builder.takes_data or not any(map(_is_mask, parts)):
+    if not cap.builder.takes_data or not any(map(_is_mask, parts)) or not _masks_fit(x, parts):
         return key
     found: list[Value] = []
     for part in parts:
         assert isinstance(part, Value)
         found += _places(cap, part) if _is_mask(part) and isinstance(part, TensorValue) else [part]
     return TupleValue(list(found))
+
+
+def _masks_fit(x: TensorValue, parts: Sequence[Slot]) -> bool:
+    """Whether the masks of a key have the sizes of the dimensions that they stand for."""
+    takes = [_dims_taken(part) for part in parts]
+    d = 0
+    for i, part in enumerate(parts):
+        if _is_ellipsis(part):
+            d = x.fake.dim() - sum(takes[i + 1 :])
+        elif _is_mask(part):
+            assert isinstance(part, TensorValue)
+            sizes = x.fake.shape[d : d + takes[i]]
+            if len(sizes) < takes[i] or not all(map(agree, sizes, part.fake.shape)):
+                return False
+        d += takes[i]
+    return True
+
+
+def _dims_taken(part: Slot) -> int:
+    """How many dimensions a part of a key stands for."""
+    if isinstance(part, TensorValue) and part.fake.dtype in (torch.bool, torch.uint8):
+        return part.fake.dim()
+    new = isinstance(part, Const) and (part.obj is None or isinstance(part.obj, bool))
+    return 0 if new or _is_ellipsis(part) else 1
 
 
 def _is_mask(x: object) -> bool:

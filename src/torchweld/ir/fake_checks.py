@@ -139,7 +139,7 @@ def _vector(args: Args) -> str | None:
     return None if fits else "an index that is no vector of integers"
 
 
-def _agree(n: Any, m: Any) -> bool:
+def agree(n: Any, m: Any) -> bool:
     """Whether two sizes are equal; where only the data decides that, they have to be."""
     return guard_or_true(n == m) and bool(expect_true(n == m))
 
@@ -152,7 +152,7 @@ def _slices(args: Args) -> str | None:
     expected = list(x.shape)
     if expected:
         expected[dim] = index.numel()
-    same = len(expected) == source.dim() and all(map(_agree, expected, source.shape))
+    same = len(expected) == source.dim() and all(map(agree, expected, source.shape))
     return None if same else "a source of another shape"
 
 
@@ -166,7 +166,7 @@ def _values(args: Args) -> str | None:
     while len(given) > len(shape) and guard_or_false(given[0] == 1):
         given = given[1:]
     pairs = zip(reversed(given), reversed(shape), strict=False)
-    fits = len(given) <= len(shape) and all(guard_or_false(n == 1) or _agree(n, m)
+    fits = len(given) <= len(shape) and all(guard_or_false(n == 1) or agree(n, m)
                                             for n, m in pairs)  # fmt: skip
     return None if fits else "values of another shape"
 
