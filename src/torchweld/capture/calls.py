@@ -565,9 +565,11 @@ def _builtin_base(kind: type) -> type:
 
 def _init(cap: Capture, made: Value, kind: type, args: list[Value], kwargs: dict[str, Value],
           cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
-    if not issubclass(made.cls(), kind):
+    if kind not in made.cls().__mro__:
         cap.deliver(made, cont)
         return
+    if mro_lookup(kind, "__del__") is not MISSING:
+        cap.finalized.append(made)
     init = mro_lookup(made.cls(), "__init__")
     if isinstance(init, types.FunctionType):
         call_value(cap, Const(init), [made, *args], kwargs, lambda _: cap.deliver(made, cont),

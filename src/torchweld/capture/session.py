@@ -227,6 +227,7 @@ class Capture:
         self.guards: dict[tuple[object, ...], Guard] = {}
         self.objects: dict[int, Value] = {}
         self.kept, self.pinned = list[object](), dict[int, Pinned]()
+        self.finalized = list[Value]()  # what the frame made of classes with a __del__
         self.private = Private()
         self.changed: dict[Mutable, None] = {}
         self.marked: list[Mutable] = []

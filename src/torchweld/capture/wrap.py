@@ -19,6 +19,8 @@ import torch
 
 from torchweld.base.registry import Registry
 from torchweld.capture.argument_kinds import oddity
+from torchweld.capture.identity_keys import read_under_tensor, weak_key
+from torchweld.capture.instances import instance_get
 from torchweld.capture.kernels import CYTHON, is_kernel
 from torchweld.capture.namespaces import is_globals, open_globals
 from torchweld.capture.originals import watch_original
@@ -33,7 +35,6 @@ from torchweld.capture.subclasses import (
     base_value,
     given_simple,
 )
-from torchweld.capture.tensor_keys import read_under_tensor
 from torchweld.capture.user_keys import UserKey, user_key
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -57,7 +58,6 @@ from torchweld.capture.values.base import (
     hash_key,
 )
 from torchweld.capture.values.sequences import DequeValue, GrowingList
-from torchweld.capture.weak_keys import weak_key
 from torchweld.frame.points import CALLEE
 from torchweld.frame.program import tensor_codes
 from torchweld.ir.source import (
@@ -502,6 +502,17 @@ def _instance_key(cap: Capture, x: InstanceValue) -> object:
 def _known(x: Value) -> Source:
     assert x.source is not None
     return x.source
+
+
+def module_member(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
+    """What nn.Module.__getattr__ finds: a parameter, buffer or submodule."""
+    for table in ("_parameters", "_buffers", "_modules"):
+        holder = instance_get(cap, obj, table)
+        if isinstance(holder, DictValue):
+            found = read_key(cap, holder, name)
+            if found is not None:
+                return found
+    return None
 
 
 def read_key(cap: Capture, d: DictValue, filed: object) -> Value | None:

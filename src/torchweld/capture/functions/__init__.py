@@ -35,6 +35,7 @@ from torchweld.capture.functions import (
     exceptions,
     hooks,
     iterators,
+    kinds,
     objects,
     on_constants,
     optimizers,
@@ -61,7 +62,7 @@ __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
     "caches", "checkpoints", "checks", "classes", "containers",
     "control_flow", "effects",
-    "exception_groups", "exceptions", "hooks", "iterators", "objects", "on_constants",
+    "exception_groups", "exceptions", "hooks", "iterators", "kinds", "objects", "on_constants",
     "optimizers", "owned", "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib",
     "texts", "torch_calls", "torch_state", "transforms", "weak_references", "whole",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from torchweld.capture.attrs import get_attr
 from torchweld.capture.items import get_iter, next_value, resume
 from torchweld.capture.ops import user_method
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Handed, Raised, Stuck, VFrame, raised, refuse
+from torchweld.capture.state import Handed, Raised, Stuck, VFrame, refuse, stop_inside
 from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import (
     Const,
@@ -161,4 +161,4 @@ def cleanup_throw(cap: Capture, f: VFrame, i: Instr) -> None:
 def stopiteration_error(cap: Capture, f: VFrame, i: Instr) -> None:
     """PEP 479 turns a StopIteration that leaves a generator into a RuntimeError."""
     if issubclass(f.stack[-1].cls(), StopIteration):
-        f.stack[-1] = raised(RuntimeError, "generator raised StopIteration").value
+        f.stack[-1] = stop_inside(f.stack[-1]).value
