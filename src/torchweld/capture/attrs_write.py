@@ -20,11 +20,10 @@ from torchweld.capture.attrs import (
 from torchweld.capture.class_state import is_users, users_hook
 from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.grads import set_grad
-from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.items import set_item
 from torchweld.capture.modes import memory
-from torchweld.capture.namespaces import opened
+from torchweld.capture.namespaces import of_the_user, opened
 from torchweld.capture.private import note, real_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse

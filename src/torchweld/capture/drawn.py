@@ -18,7 +18,7 @@ from torchweld.capture.late import LateNumber, LateTensor
 from torchweld.capture.session import Capture
 from torchweld.capture.symbolic import number_value
 from torchweld.capture.values.base import Const, InstanceValue, SizeValue, TensorValue, Value
-from torchweld.capture.values.prepared import PreparedValue
+from torchweld.capture.values.owned import PreparedValue
 from torchweld.ir.expr import Expr, atoms
 from torchweld.ir.graph import BY_DATA, DRAWN, LOC, VAL
 from torchweld.ir.size_node import symbolic

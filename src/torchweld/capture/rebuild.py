@@ -43,9 +43,8 @@ from torchweld.capture.values.base import (
     Value,
     ViewValue,
 )
-from torchweld.capture.values.owned import OwnedValue, ProxyValue
+from torchweld.capture.values.owned import OwnedValue, PreparedValue, ProxyValue
 from torchweld.capture.values.past import Past
-from torchweld.capture.values.prepared import PreparedValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.source import InstanceDict, Item

@@ -55,7 +55,7 @@ from torchweld.capture.functions import (
 )
 from torchweld.capture.late import LateNumber
 from torchweld.capture.tables import CLASSES, FUNCTIONS, GETATTR, METHODS, NAMED
-from torchweld.capture.values.prepared import PreparedValue
+from torchweld.capture.values.owned import PreparedValue
 from torchweld.capture.wrap import WRAPPERS
 
 __all__ = [

@@ -8,8 +8,8 @@ import types
 
 from torchweld.capture.attrs import get_attr
 from torchweld.capture.functions.containers import collect
-from torchweld.capture.installed import of_the_user
 from torchweld.capture.items import dict_set, iterable
+from torchweld.capture.namespaces import of_the_user
 from torchweld.capture.ops import payload
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Raised, VFrame, raised, refuse
