@@ -263,6 +263,27 @@ def test_ordered_dicts_put_items_in_by_their_own_method():
     check_refused(fn, X, code="W103", says="Raised.__setitem__")
 
 
+class Plain(dict):
+    pass
+
+
+def test_a_copy_of_a_dict_is_no_instance_of_the_subclass():
+    def fn(x, box):
+        return x + 1, box.copy(), Plain(a=1).copy()
+
+    check(fn, (X, Plain(b=2)))
+
+
+def test_a_copy_of_an_ordered_dict_is_one():
+    class Sorted(collections.OrderedDict):
+        pass
+
+    given = Sorted(a=1)
+    for fn in (lambda x: (x + 1, given.copy()), lambda x: (x + 1, Sorted(b=1).copy())):
+        torchweld.reset()
+        assert type(torchweld.compile(fn, backend="eager")(X)[1]) is Sorted
+
+
 # ------------------------------------------------------------------------ dropped objects
 def test_an_object_with_a_del_that_the_frame_drops():
     log = []

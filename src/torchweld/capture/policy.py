@@ -286,6 +286,9 @@ def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
             fn.__name__ in _PUT and users_hook(args[0].cls(), "__setitem__")):  # fmt: skip
         why = f"{_name(fn)} asks {args[0].cls().__name__}.__setitem__"
         raise refuse("W103", why, cap.loc())
+    if inner is not None and fn.__name__ == "copy" and owner in (
+            collections.OrderedDict, collections.defaultdict):  # fmt: skip
+        raise refuse("W107", f"copy() of a {args[0].cls().__name__}", cap.loc())
     if inner is not None and owner is not object:
         args = [inner, *args[1:]]
         handler = METHODS.get((inner.cls(), fn.__name__)) or (

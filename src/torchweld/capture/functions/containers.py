@@ -476,11 +476,18 @@ def dict_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> N
     _none(cap, cont)
 
 
+def _builtin_base(kind: type) -> type:
+    return next(base for base in kind.__mro__ if base in DICTS)
+
+
 @method(DICTS, "copy")
 def dict_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _dict(args[0])
     complete(cap, box)
-    out = DictValue(box.kind)
+    base = _builtin_base(box.kind)
+    if base is not dict and base is not box.kind:
+        raise refuse("W107", f"copy() of a {box.kind.__name__}", cap.loc())
+    out = DictValue(base)  # of a dict, it is no instance of the subclass
     out.items.update(box.items)
     out.keys.update(box.keys)
     out.factory = box.factory
