@@ -455,3 +455,46 @@ def test_inference_error_of_the_graph_has_eagers_type():
                 except Exception as error:
                     with pytest.raises(type(error)):
                         compiled(X, torch.tensor([bad]))
+
+
+def test_a_compiled_function_has_the_parts_of_its_function():
+    def scaled(x, k=2, *, bias=1):
+        return x * k + bias
+
+    compiled = torchweld.compile(scaled, backend="eager")
+    assert compiled.__code__ is scaled.__code__
+    assert compiled.__defaults__ == (2,)
+    assert compiled.__kwdefaults__ == {"bias": 1}
+    compiled.__defaults__ = (5,)
+    assert compiled(torch.ones(2)).tolist() == [6.0, 6.0]
+
+
+def test_inspect_tells_what_kind_of_function_was_compiled():
+    async def later(x):
+        return x + 1
+
+    def several(x):
+        yield x
+
+    assert inspect.iscoroutinefunction(torchweld.compile(later))
+    assert inspect.isgeneratorfunction(torchweld.compile(several))
+
+
+def test_a_module_whose_getattr_raises_another_error():
+    class Configured(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+            self.config = {"scale": 3}
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return self.config[name]
+
+        def forward(self, x):
+            return self.layer(x) * self.scale
+
+    net, x = Configured(), torch.ones(2, 4)
+    torch.testing.assert_close(torchweld.compile(net, backend="eager")(x), net(x))

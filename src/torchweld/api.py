@@ -221,7 +221,7 @@ def _compile(model: Any, options: Options, disabled: bool) -> Any:
         raise UsageTypeError("W401", f"model must be callable, not {type(model).__name__}")
     if disabled or config.current().mode == "off" or isinstance(model, Dispatcher):
         return model
-    mark = mark_of(getattr(model, "__func__", model))
+    mark = mark_of(model.__func__ if isinstance(model, types.MethodType) else model)
     if mark is not None and mark[0] is Mark.DISABLED:
         return model
     if isinstance(model, torch.nn.Module):

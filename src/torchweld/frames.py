@@ -75,7 +75,7 @@ _PATIENCE = 60.0
 # there was nothing to compile, which fullgraph does not mind
 _HARMLESS = ("W113",)
 # nothing can be compiled in front of these, or nothing behind them
-_WHOLE = ("W113", "W115", "W116", "W122")
+_WHOLE = ("W113", "W115", "W116", "W122", "W123")
 # how many places a broken frame is tried to be left at
 _ATTEMPTS = 6
 # after so many stretches without an operator in a row, the rest of a frame runs eagerly

@@ -212,3 +212,24 @@ def test_transform_of_a_compiled_function(name, backend):
         got, expected = TRANSFORMS[name](compiled, x), TRANSFORMS[name](wave, x)
         torch.testing.assert_close(got, expected)
     torch.testing.assert_close(compiled(x), wave(x))
+
+
+def test_a_process_group_that_is_made_later():
+    def fn(x):
+        ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+        return x + (torch.distributed.get_rank() + torch.distributed.get_world_size()
+                    if ready else 100)  # fmt: skip
+
+    torchweld.reset()
+    compiled = torchweld.compile(fn, backend="eager")
+    x = torch.zeros(2)
+    assert compiled(x).tolist() == [100.0, 100.0]
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        assert compiled(x).tolist() == [1.0, 1.0]
+    finally:
+        torch.distributed.destroy_process_group()
+    assert compiled(x).tolist() == [100.0, 100.0]
+    assert torchweld.statistics()["captures"] == 2
+    assert torchweld.statistics()["breaks"] == 0

@@ -177,6 +177,14 @@ def eg_repr_(x, y, n):
     )
 
 
+@stateless()
+def parts_have_a_cause_that_was_set(x, y, n):
+    group = ExceptionGroup("g", [ValueError("a"), TypeError("b")])
+    some, rest = group.split(ValueError)
+    made = group.derive([OSError("c")])
+    return x + 1, [e.__suppress_context__ for e in (group, some, rest, made)]
+
+
 @pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
 def test_program(make, breaks):
     check(make, breaks)

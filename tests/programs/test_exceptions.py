@@ -361,3 +361,30 @@ def test_an_error_in_a_finally_leaves_no_exception_that_is_handled():
         compiled(y, {})
     assert isinstance(caught.value.__context__, KeyError)
     assert sys.exc_info() == (None, None, None)
+
+
+def test_a_stop_iteration_inside_of_a_generator_is_the_cause():
+    def values(x):
+        yield x
+        raise StopIteration("end")
+
+    def program(x):
+        try:
+            return list(values(x))
+        except RuntimeError as error:
+            why = error.__cause__
+            return x + 1, str(error), why is error.__context__, why.args, (
+                error.__suppress_context__)  # fmt: skip
+
+    check(program, (X,))
+
+
+def test_a_name_that_a_module_lacks():
+    def program(x):
+        try:
+            from math import absent
+        except ImportError as error:
+            return x + 1, str(error)
+        return x, absent
+
+    check(program, (X,))

@@ -359,3 +359,37 @@ def test_a_size_that_becomes_fixed_bounds_a_size_of_a_later_piece():
         x = given(count)[0].requires_grad_()
         torch.testing.assert_close(compiled(x, index), program(x, index))
     assert torchweld.statistics()["breaks"] == 0
+
+
+@pytest.mark.parametrize("key", [
+    torch.ones(ROWS - 1, dtype=torch.bool), torch.ones(ROWS + 2, dtype=torch.bool),
+    (slice(None), torch.ones(ROWS, dtype=torch.bool)),
+    (..., torch.ones(ROWS, dtype=torch.bool)),
+    torch.ones(ROWS, 2, dtype=torch.bool),
+    (torch.ones(ROWS, COLUMNS, dtype=torch.bool), None, torch.ones(2, dtype=torch.bool)),
+])  # fmt: skip
+@pytest.mark.parametrize("backend", ["eager", "torchweld"])
+def test_masks_of_other_sizes_raise_what_eager_raises(key, backend):
+    x = torch.randn(ROWS, COLUMNS)
+    torchweld.reset()
+    with pytest.raises(IndexError) as expected:
+        x[key] * 2
+    with pytest.raises(IndexError) as got:
+        torchweld.compile(lambda x: x[key] * 2, backend=backend)(x)
+    assert str(got.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("place", [
+    lambda m, w: (..., w), lambda m, w: (None, m), lambda m, w: (m, slice(1, 3)),
+    lambda m, w: (True, m), lambda m, w: (slice(None), None, w),
+])  # fmt: skip
+def test_masks_that_fit_behind_other_parts_of_a_key(place):
+    x, mask = given(3)
+    wide = torch.arange(COLUMNS) % 3 > 0
+    torchweld.reset()
+
+    def fn(x, mask, wide):
+        return x[place(mask, wide)] * 2
+
+    compiled = torchweld.compile(fn, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, mask, wide), fn(x, mask, wide))

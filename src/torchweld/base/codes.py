@@ -110,6 +110,11 @@ _ROWS = (
         "Python's own frames are looked at",
         "none needed: the frame runs eagerly, so that they are there",
     ),
+    (
+        "W123",
+        "object that does something when it is dropped",
+        "none needed: the frame runs eagerly, so that it is dropped where Python drops it",
+    ),
     # graph, lower, fuse, codegen: W2xx
     ("W201", "graph cannot be made functional", "report it with the graph from TORCHWELD_DUMP"),
     ("W202", "operator without a lowering runs in ATen", "none needed"),

@@ -12,10 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchweld.capture.class_state import HEAP_TYPE
+from torchweld.capture.class_state import HEAP_TYPE, UNWATCHED, is_watched, users_hook
+from torchweld.capture.class_state import MISSING as MISSING
+from torchweld.capture.class_state import mro_lookup as mro_lookup
 from torchweld.capture.class_writes import known_attr, show
-from torchweld.capture.instances import MISSING as MISSING
-from torchweld.capture.instances import instance_get, instance_set, slot_get, vars_of
+from torchweld.capture.hooks import module_member
+from torchweld.capture.instances import (
+    exception_member,
+    instance_get,
+    instance_set,
+    slot_get,
+    vars_of,
+)
 from torchweld.capture.kernels import is_cython
 from torchweld.capture.namespaces import written
 from torchweld.capture.plain_classes import is_plain, is_typing
@@ -38,13 +46,10 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.owned import ProxyValue
 from torchweld.capture.values.sequences import DequeValue
-from torchweld.capture.wrap import IMMUTABLE, cell_of, read_key
+from torchweld.capture.wrap import IMMUTABLE, cell_of
 from torchweld.frame.program import Dispatcher
 from torchweld.ir.source import Attr, ClosureCell, InstanceDict, Item, Source
 
-_UNWATCHED = ("torch", "builtins", "math", "operator", "collections", "functools", "typing", "enum",
-              "types", "itertools", "abc", "contextlib", "dataclasses", "copy",
-              "inspect")  # fmt: skip
 _DESCRIPTORS_OF_C = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
     types.BuiltinFunctionType,
@@ -58,20 +63,12 @@ _READABLE = (*IMMUTABLE, torch.dtype, torch.device, torch.layout, torch.finfo, t
              re.Match)  # fmt: skip
 
 
-def mro_lookup(kind: type, name: str) -> Any:
-    """The raw class attribute, descriptors not applied; MISSING if there is none."""
-    for base in kind.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    return MISSING
-
-
 def watch_class(cap: Capture, kind: type) -> None:
     """Guard that no attribute is assigned of a class that the user or torch made in Python."""
-    module = str(getattr(kind, "__module__", "")).split(".")[0]
-    if module not in _UNWATCHED or (module == "torch" and kind.__flags__ & HEAP_TYPE):
+    users = is_watched(kind)
+    if users or (kind.__flags__ & HEAP_TYPE and kind.__module__.split(".")[0] == "torch"):
         cap.guard_class(kind)
-        if module != "torch" and id(kind) not in cap.born:
+        if users and id(kind) not in cap.born:
             cap.note_birth(kind, stops_of(cap))
 
 
@@ -144,11 +141,16 @@ def _const_attr(cap: Capture, obj: Const, name: str, cont: Cont | None) -> None:
         raise refuse("W107", f"attribute {name} of {type(real).__name__}", cap.loc())
 
 
-def _real_attr(cap: Capture, obj: Const, real: object, name: str, cont: Cont | None) -> None:
+def _found(real: object, name: str) -> Any:
+    """real.name. Errors: Raised(AttributeError)."""
     try:
-        found = getattr(real, name)
+        return getattr(real, name)
     except AttributeError as error:
         raise raised(AttributeError, *error.args) from None
+
+
+def _real_attr(cap: Capture, obj: Const, real: object, name: str, cont: Cont | None) -> None:
+    found = _found(real, name)
     if callable(found) and not isinstance(found, type):
         raw = mro_lookup(type(real), name)
         if isinstance(raw, types.MemberDescriptorType):
@@ -162,10 +164,7 @@ def _real_attr(cap: Capture, obj: Const, real: object, name: str, cont: Cont | N
 
 def _operator_attr(cap: Capture, obj: Const, real: Any, name: str, cont: Cont | None) -> None:
     """An overload, a name or a method of an ATen or custom operator."""
-    try:
-        found = getattr(real, name)
-    except AttributeError as error:
-        raise raised(AttributeError, *error.args) from None
+    found = _found(real, name)
     raw = mro_lookup(type(real), name)
     if isinstance(raw, types.FunctionType):
         cap.deliver(BoundValue(Const(raw), obj), cont)
@@ -227,8 +226,12 @@ def _module_attr(cap: Capture, obj: Const, real: types.ModuleType, name: str,
     try:
         found = getattr(real, name)
     except AttributeError as error:
+        own = cap.pin(vars(real), real.__name__)
+        for key in (name, "__getattr__"):
+            if key not in vars(real):
+                cap.guard("lacks_key", own, key)
         raise raised(AttributeError, *error.args) from None
-    installed = real.__name__.split(".")[0] in _UNWATCHED and not isinstance(found, torch.Tensor)
+    installed = real.__name__.split(".")[0] in UNWATCHED and not isinstance(found, torch.Tensor)
     if name not in vars(real):
         value = (_computed_value(cap, real, found, name) if installed
                  else cap.wrap(found, Attr.make(cap.pin(real, real.__name__), name)))  # fmt: skip
@@ -266,10 +269,9 @@ def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | Non
     if name in ("__dict__", "__mro__", "__name__", "__qualname__", "__module__", "__bases__",
                 "__doc__", "__class__", "__annotations__", "__base__", "__flags__"):  # fmt: skip
         show(cap, kind, name)
-        try:
-            cap.deliver(from_python(getattr(kind, name)), cont)
-        except AttributeError as error:
-            raise raised(AttributeError, *error.args) from None
+        cap.deliver(from_python(_found(kind, name)), cont)
+        return
+    if is_watched(type(kind)) and _meta_first(cap, obj, type(kind), name, cont):
         return
     raw = mro_lookup(kind, name)
     watch_class(cap, kind)
@@ -278,16 +280,7 @@ def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | Non
         cap.deliver(known, cont)
         return
     if raw is MISSING:
-        meta, hook = (mro_lookup(type(kind), n) for n in (name, "__getattr__"))
-        watch_class(cap, type(kind))
-        if meta is MISSING and hook is MISSING:
-            raise raised(AttributeError, f"type object '{kind.__name__}' has no attribute '{name}'")
-        if meta is MISSING:
-            cap.call(Const(hook), [obj, Const(name)], {}, cont)
-        elif isinstance(meta, property) and meta.fget is not None:
-            cap.call(Const(meta.fget), [obj], {}, cont)
-        else:
-            cap.deliver(BoundValue(Const(meta), obj), cont)
+        _meta_attr(cap, obj, kind, name, cont)
         return
     if isinstance(raw, staticmethod):
         cap.deliver(class_value(cap, raw.__func__, kind, name), cont)
@@ -303,6 +296,37 @@ def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | Non
                    cont)  # fmt: skip
     else:
         cap.deliver(class_value(cap, raw, kind, name), cont)
+
+
+def _meta_first(cap: Capture, obj: Value, meta: type, name: str, cont: Cont | None) -> bool:
+    """Whether a metaclass of the user's answers before the class: by `__getattribute__`, or a
+    property."""
+    watch_class(cap, meta)
+    hook, raw = mro_lookup(meta, "__getattribute__"), mro_lookup(meta, name)
+    if isinstance(hook, types.FunctionType):
+        cap.call(Const(hook), [obj, Const(name)], {}, cont)
+    elif isinstance(raw, property) and raw.fget is not None:
+        cap.call(Const(raw.fget), [obj], {}, cont)
+    else:
+        return False
+    return True
+
+
+def _meta_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | None) -> None:
+    """What a class has of its metaclass, or what that computes."""
+    meta = mro_lookup(type(kind), name)
+    watch_class(cap, type(kind))
+    if isinstance(meta, property) and meta.fget is not None:
+        cap.call(Const(meta.fget), [obj], {}, cont)
+        return
+    if meta is not MISSING:
+        cap.deliver(BoundValue(Const(meta), obj), cont)
+        return
+    hook = mro_lookup(type(kind), "__getattr__")
+    if isinstance(hook, types.FunctionType) and is_watched(type(kind)):
+        cap.call(Const(hook), [obj, Const(name)], {}, cont)
+        return
+    raise raised(AttributeError, f"type object '{kind.__name__}' has no attribute '{name}'")
 
 
 def _user_get(raw: object) -> bool:
@@ -387,25 +411,29 @@ def closure_of(cap: Capture, fn: types.FunctionType, source: Source | None) -> d
 
 # ------------------------------------------------------------------- instances
 def _instance_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
-    hook = mro_lookup(obj.klass, "__getattribute__")
-    if isinstance(hook, types.FunctionType):
-        cap.call(Const(hook), [obj, Const(name)], {}, cont)
+    hook = users_hook(obj.klass, "__getattribute__")
+    if hook is None:
+        generic_attr(cap, obj, name, cont, missing_attr)
         return
-    generic_attr(cap, obj, name, cont)
+    watch_class(cap, obj.klass)
+    on_raise = None if user_getattr(obj) is None else _retry_with_getattr(cap, obj, name, cont)
+    cap.call(Const(hook), [obj, Const(name)], {}, cont, on_raise)
 
 
-def generic_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
-    """object.__getattribute__, then `__getattr__` of the class if that fails."""
+def generic_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None,
+                 missing: Callable[..., None]) -> None:  # fmt: skip
+    """object.__getattribute__; `missing` if there is no such attribute."""
     raw = mro_lookup(obj.klass, name)
     if raw is not MISSING and is_data_descriptor(raw):
         watch_class(cap, obj.klass)
         on_raise = None
-        if isinstance(raw, property) and user_getattr(obj) is not None:
+        if isinstance(raw, property) and user_getattr(obj) is not None and missing is missing_attr:
             on_raise = _retry_with_getattr(cap, obj, name, cont)
         bind_raw(cap, obj, raw, name, obj.klass, cont, on_raise)
         return
     own = instance_get(cap, obj, name)
     if own is not None:
+        watch_class(cap, obj.klass)  # a property of this name would come first
         cap.deliver(own, cont)
         return
     known = known_attr(cap, obj.klass.__mro__, name, obj)
@@ -417,7 +445,7 @@ def generic_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None)
         watch_class(cap, obj.klass)
         bind_raw(cap, obj, raw, name, obj.klass, cont)
         return
-    missing_attr(cap, obj, name, cont)
+    missing(cap, obj, name, cont)
 
 
 def _retry_with_getattr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> Any:
@@ -431,8 +459,7 @@ def _retry_with_getattr(cap: Capture, obj: InstanceValue, name: str, cont: Cont 
 
 
 def user_getattr(obj: InstanceValue) -> Any:
-    raw = mro_lookup(obj.klass, "__getattr__")
-    return None if raw is MISSING else raw
+    return users_hook(obj.klass, "__getattr__")
 
 
 def missing_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
@@ -447,20 +474,16 @@ def missing_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None)
     elif raw is not None:
         cap.call(Const(raw), [obj, Const(name)], {}, cont)
         return
-    if name not in obj.attrs and obj.real is not None and hasattr(obj.real, name):
+    no_attr(cap, obj, name, cont)
+
+
+def no_attr(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
+    """The AttributeError of an object that has no such attribute."""
+    watch_class(cap, obj.klass)
+    own = user_getattr(obj) in (None, torch.nn.Module.__getattr__)
+    if own and name not in obj.attrs and obj.real is not None and hasattr(obj.real, name):
         raise refuse("W107", f"attribute {name} of a {obj.klass.__name__}", cap.loc())
     raise raised(AttributeError, f"'{obj.klass.__name__}' object has no attribute '{name}'")
-
-
-def module_member(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
-    """What nn.Module.__getattr__ finds: a parameter, buffer or submodule."""
-    for table in ("_parameters", "_buffers", "_modules"):
-        holder = instance_get(cap, obj, table)
-        if isinstance(holder, DictValue):
-            found = read_key(cap, holder, name)
-            if found is not None:
-                return found
-    return None
 
 
 def is_data_descriptor(raw: object) -> bool:
@@ -545,10 +568,8 @@ def _slot_attr(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None)
         return
     found = slot_get(cap, obj, raw, name)
     if found is None:
-        if user_getattr(obj) is not None:
-            missing_attr(cap, obj, name, cont)
-            return
-        raise raised(AttributeError, f"'{obj.klass.__name__}' object has no attribute '{name}'")
+        missing_attr(cap, obj, name, cont)
+        return
     cap.deliver(found, cont)
 
 
@@ -573,28 +594,6 @@ def _getset(cap: Capture, obj: Value, raw: Any, name: str, cont: Cont | None) ->
     raise refuse("W107", f"attribute {name} of {obj.cls().__name__}", cap.loc())
 
 
-def exception_member(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
-    """args, __cause__, value, ... of an exception."""
-    found = obj.attrs.get(name)
-    if found is None and obj.real is not None:
-        raise refuse("W107", f"attribute {name} of a {obj.klass.__name__} from outside", cap.loc())
-    if found is None and name in ("__cause__", "__context__"):
-        found = Const(None)
-    elif found is None and name == "__traceback__":
-        found = InstanceValue(types.TracebackType)  # nothing can be read from it
-    elif found is None and name == "__suppress_context__":
-        found = Const(False)
-    elif found is None and name in ("value", "code") and issubclass(
-            obj.klass, StopIteration | SystemExit):  # fmt: skip
-        args = obj.attrs.get("args")
-        items = cap.force_items(args.items) if isinstance(args, TupleValue) else []
-        found = items[0] if items else Const(None)
-    if found is None:
-        raise refuse("W107", f"attribute {name} of {obj.klass.__name__}", cap.loc())
-    cap.deliver(found, cont)
-
-
 for _family, _handler in ((Const, _const_attr), (InstanceValue, _instance_attr),
-                          (ProxyValue, builtin_attr),
-                          (UserException, _instance_attr)):  # fmt: skip
+                          (ProxyValue, builtin_attr), (UserException, _instance_attr)):  # fmt: skip
     GETATTR.add(_family, _handler)

@@ -18,14 +18,13 @@ from torchweld.capture.attrs import (
     mro_lookup,
     watch_class,
 )
-from torchweld.capture.class_state import is_users
+from torchweld.capture.class_state import is_users, users_hook
 from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.grads import set_grad
-from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get, instance_set, slot_get
 from torchweld.capture.items import set_item
 from torchweld.capture.modes import memory
-from torchweld.capture.namespaces import opened
+from torchweld.capture.namespaces import of_the_user, opened
 from torchweld.capture.private import note, real_of
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Stuck, raised, refuse
@@ -47,11 +46,12 @@ def set_attr(cap: Capture, obj: Value, name: str, value: Value, cont: Cont | Non
     cap.names.add(name)
     done = cont or (lambda _: None)
     if isinstance(obj, InstanceValue):
-        hook = mro_lookup(obj.klass, "__setattr__")
+        hook = users_hook(obj.klass, "__setattr__")
         if hook is torch.nn.Module.__setattr__ and module_set(cap, obj, name, value):
             done(Const(None))
             return
-        if isinstance(hook, types.FunctionType):
+        if hook is not None:
+            watch_class(cap, obj.klass)
             cap.call(Const(hook), [obj, Const(name), value], {}, done)
             return
         generic_set(cap, obj, name, value, done)
@@ -204,7 +204,7 @@ def _first_look(cap: Capture, obj: Value) -> int:
     if not isinstance(obj, Const) or not isinstance(obj.obj, type):
         return 0
     found = [at for known, at in cap.born.values()
-             if isinstance(known, type) and issubclass(known, obj.obj)]  # fmt: skip
+             if isinstance(known, type) and obj.obj in known.__mro__]  # fmt: skip
     return min(found, default=0)
 
 
@@ -279,22 +279,26 @@ def module_set(cap: Capture, obj: InstanceValue, name: str, value: Value) -> boo
     return True
 
 
-def del_attr(cap: Capture, obj: Value, name: str) -> None:
-    """del obj.name."""
+def del_attr(cap: Capture, obj: Value, name: str, cont: Cont | None = None) -> None:
+    """del obj.name; `cont` gets something when done (nothing is pushed without it)."""
     cap.names.add(name)
+    done = cont or (lambda _: None)
     if isinstance(obj, TensorValue) and name == "grad":
         set_grad(cap, obj, NONE)
+        done(NONE)
         return
     if isinstance(obj, Const) and isinstance(obj.obj, type) and (
             set_class_attr(cap, obj.obj, name, None)):  # fmt: skip
+        done(NONE)
         return
     if not isinstance(obj, InstanceValue):
         raise refuse("W106", f"del of attribute {name} of {obj.cls().__name__}", cap.loc())
-    hook = mro_lookup(obj.klass, "__delattr__")
-    if isinstance(hook, types.FunctionType):
-        cap.call(Const(hook), [obj, Const(name)], {}, lambda _: None)
+    hook = users_hook(obj.klass, "__delattr__")
+    if hook is not None:
+        watch_class(cap, obj.klass)
+        cap.call(Const(hook), [obj, Const(name)], {}, done)
         return
-    generic_del(cap, obj, name, lambda _: None)
+    generic_del(cap, obj, name, done)
 
 
 def generic_del(cap: Capture, obj: InstanceValue, name: str, done: Cont) -> None:

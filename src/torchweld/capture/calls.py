@@ -18,11 +18,11 @@ from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
 from torchweld.capture.binding import bind, defaults_of, given_defaults
 from torchweld.capture.class_writes import known_attr
 from torchweld.capture.hooks import length, plain_module_call
-from torchweld.capture.installed import of_the_user
 from torchweld.capture.instances import instance_get, instance_set
 from torchweld.capture.kernels import is_cython
 from torchweld.capture.marks import region_of, substitute_of
 from torchweld.capture.modes import makes_tensors
+from torchweld.capture.namespaces import of_the_user
 from torchweld.capture.numbers import is_graph_number, number_call
 from torchweld.capture.policy import Policy, is_unbound, marked_policy, policy_of
 from torchweld.capture.session import Capture
@@ -527,9 +527,11 @@ def _builtin_base(kind: type) -> type:
 
 def _init(cap: Capture, made: Value, kind: type, args: list[Value], kwargs: dict[str, Value],
           cont: Cont | None, on_raise: OnRaise) -> None:  # fmt: skip
-    if not issubclass(made.cls(), kind):
+    if kind not in made.cls().__mro__:
         cap.deliver(made, cont)
         return
+    if mro_lookup(kind, "__del__") is not MISSING:
+        cap.finalized.append(made)
     init = mro_lookup(made.cls(), "__init__")
     if isinstance(init, types.FunctionType):
         call_value(cap, Const(init), [made, *args], kwargs, lambda _: cap.deliver(made, cont),

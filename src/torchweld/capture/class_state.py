@@ -3,14 +3,46 @@
 from __future__ import annotations
 
 import enum
+import types
 from collections.abc import Iterator
+from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
+MISSING = object()
+# whose modules' classes are not assigned to
+UNWATCHED = ("torch", "builtins", "math", "operator", "collections", "functools", "typing", "enum",
+              "types", "itertools", "abc", "contextlib", "dataclasses", "copy",
+              "inspect")  # fmt: skip
 HEAP_TYPE = 1 << 9  # of `__flags__`: attributes of the class can be assigned
 ClassAttr = tuple[type, str]
 ALL = ""  # among the names that were read: every one
 _GONE = object()
+
+
+def mro_lookup(kind: type, name: str) -> Any:
+    """The raw class attribute, descriptors not applied; MISSING if there is none."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return MISSING
+
+
+def users_hook(kind: type, name: str) -> Any:
+    """What a class does for a special method, in Python or by a function that another class has
+    under another name; None where C code does it as always."""
+    for base in kind.__mro__:
+        if name in vars(base):
+            raw = vars(base)[name]
+            borrowed = is_watched(base) and getattr(raw, "__objclass__", None) is not base
+            return raw if isinstance(raw, types.FunctionType) or (
+                borrowed and callable(raw)) else None  # fmt: skip
+    return None
+
+
+def is_watched(kind: type) -> bool:
+    """Whether the user made a class."""
+    return str(getattr(kind, "__module__", "")).split(".")[0] not in UNWATCHED
 
 
 class ClassState:

@@ -114,7 +114,7 @@ def show(cap: Capture, kind: type, what: str) -> None:
         cap.shown.add(id(kind))
     if what in ("__dict__", "dir()"):
         cap.names.add(ALL)
-    if any(issubclass(kind, base) for base, _ in cap.class_writes):
+    if any(base in kind.__mro__ for base, _ in cap.class_writes):
         raise refuse("W106", f"{what} of a class that the frame has changed", cap.loc())
 
 
@@ -125,7 +125,7 @@ def settle_class_guards(cap: Capture) -> None:
         return
     for key, guard in list(cap.guards.items()):
         kind: Any = guard.source.token.obj if guard.kind == "class_version" else None  # type: ignore[union-attr]
-        if kind is None or not any(issubclass(kind, c) for c in classes):
+        if kind is None or not any(c in kind.__mro__ for c in classes):
             continue
         del cap.guards[key]
         state = guard.expected
@@ -134,7 +134,7 @@ def settle_class_guards(cap: Capture) -> None:
             if not base.__flags__ & HEAP_TYPE:
                 continue
             source = cap.pin(base)
-            if any(issubclass(base, c) for c in classes):
+            if any(c in base.__mro__ for c in classes):
                 _guard_contents(cap, base, source, state)
             else:
                 cap.guard_class(base)

@@ -25,7 +25,7 @@ from torchweld.capture.values.base import (
     TensorValue,
     Value,
 )
-from torchweld.capture.values.prepared import PreparedValue
+from torchweld.capture.values.owned import PreparedValue
 from torchweld.ir.expr import Expr, atoms
 from torchweld.ir.graph import BY_DATA, DRAWN, LOC, VAL
 from torchweld.ir.size_node import symbolic

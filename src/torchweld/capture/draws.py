@@ -31,7 +31,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
-from torchweld.capture.values.prepared import PreparedValue
+from torchweld.capture.values.owned import PreparedValue
 
 # NumPy's by their names: it imports them when somebody asks for them
 _KINDS = (("random", "Random"), ("numpy.random.mtrand", "RandomState"), ("torch._C", "Generator"),

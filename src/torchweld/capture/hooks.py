@@ -1,4 +1,4 @@
-"""Hooks of modules: whether a call of one does anything but call its forward."""
+"""Modules: what they hold, and whether a call of one does anything but call its forward."""
 
 from __future__ import annotations
 
@@ -7,11 +7,23 @@ import torch
 from torchweld.capture.instances import instance_get
 from torchweld.capture.session import Capture
 from torchweld.capture.values.base import Const, DictValue, InstanceValue, Value
+from torchweld.capture.wrap import read_key
 from torchweld.ir.source import InstanceDict, Item
 
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_backward_hooks", "_global_backward_pre_hooks", "_global_forward_hooks",
                  "_global_forward_pre_hooks")  # fmt: skip
+
+
+def module_member(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
+    """What nn.Module.__getattr__ finds: a parameter, buffer or submodule."""
+    for table in ("_parameters", "_buffers", "_modules"):
+        holder = instance_get(cap, obj, table)
+        if isinstance(holder, DictValue):
+            found = read_key(cap, holder, name)
+            if found is not None:
+                return found
+    return None
 
 
 def plain_module_call(cap: Capture, module: InstanceValue) -> bool:

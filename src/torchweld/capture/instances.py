@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
 from collections.abc import Iterator, MutableMapping
@@ -9,12 +10,13 @@ from typing import Any
 
 import torch
 
+from torchweld.capture.class_state import MISSING as MISSING
+from torchweld.capture.class_state import mro_lookup
 from torchweld.capture.session import Capture
-from torchweld.capture.state import refuse
-from torchweld.capture.values.base import Const, DictValue, InstanceValue, Value
+from torchweld.capture.state import Cont, refuse
+from torchweld.capture.values.base import Const, DictValue, InstanceValue, TupleValue, Value
 from torchweld.ir.source import Attr, InstanceDict, Item, Source
 
-MISSING = object()
 # the attributes of a weak reference made in the frame
 TARGET, CALLBACK = "object", "callback"
 
@@ -157,6 +159,17 @@ class _AttrsOf(MutableMapping[object, Value]):
         return sum(1 for _ in self)
 
 
+def drop_attr(real: object, name: str) -> None:
+    """Delete an attribute of an instance, if it has it: the frame may have set it before."""
+    table: Any = vars(real) if isinstance(real, threading.local) else instance_dict(real)
+    if table is not None and table.pop(name, MISSING) is not MISSING:
+        return
+    slot = mro_lookup(type(real), name)
+    if isinstance(slot, types.MemberDescriptorType):
+        with contextlib.suppress(AttributeError):
+            slot.__delete__(real)
+
+
 def slot_names(kind: type) -> frozenset[str]:
     """Names of the attributes that live in slots."""
     return frozenset(
@@ -189,3 +202,24 @@ def load_all_attrs(cap: Capture, obj: InstanceValue) -> None:
             before.pop(name, None)
             instance_get(cap, obj, name)
     obj.attrs.update(before)
+
+
+def exception_member(cap: Capture, obj: InstanceValue, name: str, cont: Cont | None) -> None:
+    """args, __cause__, value, ... of an exception."""
+    found = obj.attrs.get(name)
+    if found is None and obj.real is not None:
+        raise refuse("W107", f"attribute {name} of a {obj.klass.__name__} from outside", cap.loc())
+    if found is None and name in ("__cause__", "__context__"):
+        found = Const(None)
+    elif found is None and name == "__traceback__":
+        found = InstanceValue(types.TracebackType)  # nothing can be read from it
+    elif found is None and name == "__suppress_context__":
+        found = Const(False)
+    elif found is None and name in ("value", "code") and issubclass(
+            obj.klass, StopIteration | SystemExit):  # fmt: skip
+        args = obj.attrs.get("args")
+        items = cap.force_items(args.items) if isinstance(args, TupleValue) else []
+        found = items[0] if items else Const(None)
+    if found is None:
+        raise refuse("W107", f"attribute {name} of {obj.klass.__name__}", cap.loc())
+    cap.deliver(found, cont)

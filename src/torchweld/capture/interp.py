@@ -399,9 +399,17 @@ def _describe(error: Raised) -> str:
     exc = error.value
     if isinstance(exc, InstanceValue):
         args = exc.attrs.get("args")
-        shown = args.items if isinstance(args, TupleValue) else getattr(args, "obj", "")
-        return f"{exc.klass.__name__}: {shown}"
+        parts = args.items if isinstance(args, TupleValue) else getattr(args, "obj", ())
+        shown = ", ".join(_shown(p) for p in parts)
+        return f"{exc.klass.__name__}({shown})"
     return repr(exc)
+
+
+def _shown(x: object) -> str:
+    """A part of an exception in a message: what is known of it now."""
+    if type(x) is Const:
+        return repr(x.sample)
+    return f"a {x.cls().__name__}" if isinstance(x, Value) else repr(x)
 
 
 def _finish_graph(cap: Capture, outputs: list[TensorValue]) -> GraphModule:

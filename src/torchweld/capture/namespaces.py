@@ -1,13 +1,28 @@
-"""The globals of a module as a dict: what is written there, and what LOAD_GLOBAL finds, are one."""
+"""The globals of a module as a dict: what is written there, and what LOAD_GLOBAL finds, are one.
+
+And which modules are installed: what they consist of is not expected to change.
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
+import sysconfig
+from pathlib import Path
 from typing import Any
 
 from torchweld.capture.session import Capture
 from torchweld.capture.values.base import Const, DictValue, Value
 from torchweld.ir.source import Source
+
+_INSTALLED = (*(sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib")),
+              str(Path(__file__).parent), "<")  # fmt: skip
+
+
+@functools.cache
+def of_the_user(filename: str) -> bool:
+    """Whether code comes from the user's own files."""
+    return not filename.startswith(_INSTALLED) and "site-packages" not in filename
 
 
 def is_globals(obj: dict[Any, Any]) -> bool:

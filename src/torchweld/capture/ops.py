@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from collections.abc import Callable
@@ -84,8 +85,8 @@ BINARY: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
 }
 
 
-def user_method(cap: Capture, x: Value, name: str) -> types.FunctionType | None:
-    """A special method written in Python, or None."""
+def user_method(cap: Capture, x: Value, name: str) -> Any:
+    """A special method written in Python, or one of C under another name; or None."""
     if isinstance(x, InstanceValue | TupleValue | Const):
         kind = x.cls()
         raw = mro_lookup(kind, name)
@@ -94,7 +95,12 @@ def user_method(cap: Capture, x: Value, name: str) -> types.FunctionType | None:
         if isinstance(raw, types.FunctionType):
             flag = isinstance(x, Const) and raw.__module__ == "enum" and name in _OF_FLAGS
             return None if flag else raw
+        if isinstance(raw, _OF_C) and raw.__name__ != name:
+            return raw  # `__getitem__ = dict.get`
     return None
+
+
+_OF_C = (types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 # of members of an enum.Flag, done for real: they make a member at most, which then stays
@@ -246,6 +252,9 @@ def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = No
     if hook is not None:
         cap.call(Const(hook), [a, b], {}, _unless_not_implemented(cap, symbol, a, b, cont))
         return
+    if symbol in ("|", "|=") and any(map(_ordered, (a, b))):
+        why = f"{symbol} of a {(a if _ordered(a) else b).cls().__name__}"
+        raise refuse("W107", why, cap.loc())
     if in_place and not isinstance(a, TensorValue):
         if _in_place_container(cap, symbol, a, b, cont):
             return
@@ -266,6 +275,11 @@ def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = No
     if _no_operator(cap, a, special) and (not reflected or _no_operator(cap, b, reflected)):
         _unsupported(symbol, a, b)
     plain_binary(cap, fn, payload(a), payload(b), cont)
+
+
+def _ordered(x: Value) -> bool:
+    """Whether C code makes another one of its class, or puts items in by its `__setitem__`."""
+    return isinstance(x, InstanceValue) and issubclass(x.klass, collections.OrderedDict)
 
 
 def _of_sizes(cap: Capture, fn: Any, *args: Value) -> Value | None:

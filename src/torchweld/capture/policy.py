@@ -8,6 +8,7 @@ refuse      stop the capture, with a reason
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
 import math
@@ -22,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 
 from torchweld.capture.attrs import from_python, mro_lookup, watch_class
+from torchweld.capture.class_state import users_hook
 from torchweld.capture.kernels import inner_function
 from torchweld.capture.late import LateNumber, is_time, takes_late
 from torchweld.capture.leaf_reads import by_name, guard_leaf
@@ -303,6 +305,10 @@ def _lasts(out: Any) -> bool:
     return frozen(out) or callable(out)
 
 
+# methods of OrderedDict that put items into a subclass by its own `__setitem__`
+_PUT = ("__init__", "update", "setdefault", "__ior__", "__or__", "__ror__")
+
+
 def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value],
                     cont: Cont | None) -> None:  # fmt: skip
     """A method descriptor or slot wrapper of a built-in type: the METHODS table, else pure."""
@@ -316,6 +322,13 @@ def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
     if owner is None and isinstance(getattr(fn, "__self__", None), type):
         owner = fn.__self__
     inner = args[0].payload if args and isinstance(args[0], InstanceValue) else None
+    if inner is not None and owner is collections.OrderedDict and len(args) + len(kwargs) > 1 and (
+            fn.__name__ in _PUT and users_hook(args[0].cls(), "__setitem__")):  # fmt: skip
+        why = f"{_name(fn)} asks {args[0].cls().__name__}.__setitem__"
+        raise refuse("W103", why, cap.loc())
+    if inner is not None and fn.__name__ == "copy" and owner in (
+            collections.OrderedDict, collections.defaultdict):  # fmt: skip
+        raise refuse("W107", f"copy() of a {args[0].cls().__name__}", cap.loc())
     if inner is not None and owner is not object:
         args = [inner, *args[1:]]
         handler = METHODS.get((inner.cls(), fn.__name__)) or (

@@ -73,6 +73,51 @@ class Reduces:
         return f"== {self.kind.__name__}{self.parts!r}"
 
 
+class IsInstance:
+    """Answers whether isinstance says of an object what it said at capture."""
+
+    __slots__ = ("kind", "said")
+
+    def __init__(self, kind: type, said: bool) -> None:
+        self.kind = kind
+        self.said = said
+
+    def __call__(self, other: object) -> bool:
+        return isinstance(other, self.kind) is self.said
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IsInstance) and other.kind is self.kind
+
+    def __repr__(self) -> str:
+        return f"{'' if self.said else 'not '}an instance of {self.kind.__qualname__}"
+
+
+class NoSubclass:
+    """Answers whether a class is still not registered with an abstract one."""
+
+    __slots__ = ("base", "kind")
+
+    def __init__(self, kind: type, base: type) -> None:
+        self.kind = kind
+        self.base = base
+
+    def __call__(self) -> bool:
+        return not issubclass(self.kind, self.base)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.base))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NoSubclass) and (
+            other.kind is self.kind and other.base is self.base)  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"{self.kind.__qualname__} is no {self.base.__qualname__}"
+
+
 class SameElements:
     """Answers whether a set has the same elements, of the same types, in the same order."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torchweld.capture.instances import CALLBACK, TARGET, VarsValue
+from torchweld.capture.instances import CALLBACK, TARGET, VarsValue, drop_attr
 from torchweld.capture.items import advanced
 from torchweld.capture.residual_iterators import generator, stuck
 from torchweld.capture.state import refuse
@@ -43,9 +43,8 @@ from torchweld.capture.values.base import (
     Value,
     ViewValue,
 )
-from torchweld.capture.values.owned import OwnedValue, ProxyValue
+from torchweld.capture.values.owned import OwnedValue, PreparedValue, ProxyValue
 from torchweld.capture.values.past import Past
-from torchweld.capture.values.prepared import PreparedValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
 from torchweld.capture.wrap import keys_in_order
 from torchweld.ir.source import InstanceDict, Item
@@ -420,10 +419,7 @@ def _write_instance(r: Residual, x: InstanceValue) -> None:
         value = x.attrs.get(name)
         own = Item.make(InstanceDict.make(x.source), name, False)
         if value is None:
-            if name in getattr(x.real, "__dict__", {}):
-                r.lines.append(f"del {target}.__dict__[{name!r}]")
-            elif hasattr(x.klass, name):
-                r.lines.append(f"{r.bind_const(object.__delattr__)}({target}, {name!r})")
+            r.lines.append(f"{r.bind_const(drop_attr)}({target}, {name!r})")
         elif not (isinstance(value, Mutable | TensorValue) and r.unchanged(value, own)):
             setting[name] = value
     _set_attrs(r, x, target, setting)

@@ -139,6 +139,13 @@ class Residual:
             return name
         return f"outs[{at}]"
 
+    def check_finalized(self) -> None:
+        """Errors: GraphBreak if the frame drops an object whose class runs code then."""
+        for x in self.cap.finalized:
+            if x.source is None and id(x) not in self.names:
+                name = x.cls().__qualname__
+                raise refuse("W123", f"a {name}, which has a __del__, is dropped", self.cap.loc())
+
     def _size(self, x: SizeValue) -> str:
         value = x.number.node.value
         if isinstance(value, bool | Relation | Junction):
@@ -344,6 +351,7 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     _assign_grads(r)
     _assign_attrs(r)
     _deferred(r)
+    r.check_finalized()
     for fn, args in modes:
         r.lines.append(f"{r.bind_const(fn)}(*{r.bind_const(args)})")
     call, calling = r.calling(call)

@@ -204,6 +204,7 @@ class Capture:
     entered: blocks that the frame is in and that nobody else could leave, and why it cannot stop.
     weakly_held: objects of the frame that dicts and sets of weak references may hold; check_held is
     asked when such a container is looked into.
+    finalized: what the frame has made of classes with a `__del__`.
     released: whether a lock that was taken before the capture is released behind the graph.
     """
 
@@ -233,7 +234,7 @@ class Capture:
         self.guards: dict[tuple[object, ...], Guard] = {}
         self.objects: dict[int, Value] = {}
         self.kept, self.pinned = list[object](), dict[int, Pinned]()
-        self.private = Private()
+        self.finalized, self.private = list[Value](), Private()
         self.changed: dict[Mutable, None] = {}
         self.marked: list[Mutable] = []
         self.touched: list[Value] = []

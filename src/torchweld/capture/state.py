@@ -32,6 +32,15 @@ def raised(kind: type[BaseException], *args: object) -> Raised:
     return Raised(exc)
 
 
+def stop_inside(exc: Value, says: str = "generator raised StopIteration") -> Raised:
+    """PEP 479: what a StopIteration that leaves a generator becomes."""
+    error = raised(RuntimeError, says)
+    assert isinstance(error.value, InstanceValue)
+    error.value.attrs["__cause__"] = error.value.attrs["__context__"] = exc
+    error.value.attrs["__suppress_context__"] = Const(True)
+    return error
+
+
 class Anew(Exception):
     """The frame must be captured anew, now that something is known of its site: fact, value."""
 

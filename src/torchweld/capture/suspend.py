@@ -16,15 +16,13 @@ import torch
 
 from torchweld.capture.identity import guard_changed
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Stuck, VFrame, raised, refuse
+from torchweld.capture.state import Stuck, VFrame, refuse, stop_inside
 from torchweld.capture.symbolic import is_varying
 from torchweld.capture.values.base import (
-    TRUE,
     UNBOUND,
     CellValue,
     Const,
     GeneratorValue,
-    InstanceValue,
     TensorValue,
     Value,
 )
@@ -155,10 +153,7 @@ def check_end(kind: type, exc: Value) -> None:
     ends = (StopIteration, StopAsyncIteration)[: 1 + (kind is types.AsyncGeneratorType)]
     name = next((e.__name__ for e in ends if issubclass(exc.cls(), e)), None)
     if name is not None:
-        error = raised(RuntimeError, f"{SUSPENDED[kind]} raised {name}")
-        assert isinstance(error.value, InstanceValue)
-        error.value.attrs.update(__cause__=exc, __context__=exc, __suppress_context__=TRUE)
-        raise error
+        raise stop_inside(exc, f"{SUSPENDED[kind]} raised {name}")
 
 
 def _need_closed(cap: Capture) -> None:

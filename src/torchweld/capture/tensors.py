@@ -33,10 +33,11 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.unread import PassedTensor, UnreadTensor
+from torchweld.ir.fake_checks import agree
 from torchweld.ir.nested import lost_history, memory_of
 from torchweld.ir.size_makers import holds_number
 from torchweld.ir.size_node import node_of
-from torchweld.ir.source import Applied, InstanceDict, Item
+from torchweld.ir.source import Applied, Attr, InstanceDict, Item
 
 # read from the metadata: no node
 _METADATA = frozenset((
@@ -102,12 +103,11 @@ def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None)
     real = cap.builder.reals.get(id(obj))
     if lost_history(obj.fake):
         raise refuse("W107", f"Tensor.{name} of a view of no_grad, written since", cap.loc())
-    if name == "is_leaf" and (real is not None or obj.fake.is_leaf):
-        cap.deliver(Const(obj.fake.is_leaf), cont)
-        return
-    if name == "grad_fn" and (not obj.fake.requires_grad or (
-            real is None and obj.fake.grad_fn is None)):  # fmt: skip
-        cap.deliver(Const(None), cont)
+    leaf = obj.fake.is_leaf
+    if name in ("is_leaf", "grad_fn") and (leaf or (name == "is_leaf" and real is not None)):
+        if real is not None and real.requires_grad and obj.source is not None:
+            cap.guard("equal", Attr.make(obj.source, "is_leaf"), real.is_leaf)
+        cap.deliver(Const(leaf if name == "is_leaf" else None), cont)
         return
     raise refuse("W107", f"Tensor.{name}", cap.loc())
 
@@ -382,10 +382,13 @@ def _is_late(x: Value) -> bool:
 
 # Masks as indices: which elements they choose is found once, and is an index like any other then.
 # What follows reads the chosen elements where it needs them; gradients go the way of indices.
-def places_of_masks(cap: Capture, obj: TensorValue, key: Value) -> Value:
-    """The key of an item of a tensor, with the places that masks choose in the place of masks."""
+def places_of_masks(cap: Capture, x: TensorValue, key: Value) -> Value:
+    """The key of an item of `x`, with the places that masks choose in the place of masks.
+
+    Masks of other sizes than x has stay: the operator says what is wrong with them.
+    """
     parts = key.items if isinstance(key, TupleValue) and key.cls() is tuple else [key]
-    if not cap.builder.takes_data or not any(map(_is_mask, parts)) or not _cover(obj, parts):
+    if not cap.builder.takes_data or not any(map(_is_mask, parts)) or not _masks_fit(x, parts):
         return key
     found: list[Value] = []
     for part in parts:
@@ -394,26 +397,28 @@ def places_of_masks(cap: Capture, obj: TensorValue, key: Value) -> Value:
     return TupleValue(list(found))
 
 
-def _cover(obj: TensorValue, parts: Sequence[Slot]) -> bool:
-    """Whether the masks in a key have the sizes of the dimensions that they stand for."""
-    takes, dim = list(map(_takes, parts)), 0
-    for part, n in zip(parts, takes, strict=True):
+def _masks_fit(x: TensorValue, parts: Sequence[Slot]) -> bool:
+    """Whether the masks of a key have the sizes of the dimensions that they stand for."""
+    takes = [_dims_taken(part) for part in parts]
+    d = 0
+    for i, part in enumerate(parts):
         if _is_ellipsis(part):
-            n = obj.fake.dim() - sum(takes)
-        if isinstance(part, TensorValue) and _is_mask(part) and tuple(part.fake.shape) != tuple(
-                obj.fake.shape[dim : dim + n]):  # fmt: skip
-            return False
-        dim += n
+            d = x.fake.dim() - sum(takes[i + 1 :])
+        elif _is_mask(part):
+            assert isinstance(part, TensorValue)
+            sizes = x.fake.shape[d : d + takes[i]]
+            if len(sizes) < takes[i] or not all(map(agree, sizes, part.fake.shape)):
+                return False
+        d += takes[i]
     return True
 
 
-def _takes(part: Slot) -> int:
-    """How many dimensions a part of a key stands for, if it is no ellipsis."""
+def _dims_taken(part: Slot) -> int:
+    """How many dimensions a part of a key stands for."""
     if isinstance(part, TensorValue) and part.fake.dtype in (torch.bool, torch.uint8):
         return part.fake.dim()
-    none = _is_none(part) or _is_ellipsis(part) or (
-        isinstance(part, Const) and part.cls() is bool)  # fmt: skip
-    return 0 if none else 1
+    new = isinstance(part, Const) and (part.obj is None or isinstance(part.obj, bool))
+    return 0 if new or _is_ellipsis(part) else 1
 
 
 def _is_mask(x: object) -> bool:

@@ -19,6 +19,7 @@ import torch
 
 from torchweld.base.registry import Registry
 from torchweld.capture.argument_kinds import oddity
+from torchweld.capture.identity_keys import read_under_tensor, weak_key
 from torchweld.capture.kernels import CYTHON, is_kernel
 from torchweld.capture.namespaces import is_globals, open_globals
 from torchweld.capture.originals import watch_original
@@ -39,7 +40,6 @@ from torchweld.capture.subclasses import (
     base_value,
     given_simple,
 )
-from torchweld.capture.tensor_keys import read_under_tensor
 from torchweld.capture.user_keys import UserKey, user_key
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -63,7 +63,6 @@ from torchweld.capture.values.base import (
     hash_key,
 )
 from torchweld.capture.values.sequences import DequeValue, GrowingList
-from torchweld.capture.weak_keys import weak_key
 from torchweld.frame.points import CALLEE
 from torchweld.frame.program import tensor_codes
 from torchweld.ir.source import (

@@ -486,8 +486,26 @@ static PyMemberDef dispatcher_members[] = {
     {NULL},
 };
 
+/* What a function has and inspect asks for: whether it is a coroutine function, its defaults. */
+static PyObject *
+part_get(TwDispatcher *d, void *name)
+{
+    return PyObject_GetAttrString(d->fn != NULL ? d->fn : Py_None, name);
+}
+
+static int
+part_set(TwDispatcher *d, PyObject *value, void *name)
+{
+    return PyObject_SetAttrString(d->fn != NULL ? d->fn : Py_None, name, value);
+}
+
 static PyGetSetDef dispatcher_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict},
+    {"__code__", (getter)part_get, (setter)part_set, NULL, "__code__"},
+    {"__defaults__", (getter)part_get, (setter)part_set, NULL, "__defaults__"},
+    {"__kwdefaults__", (getter)part_get, (setter)part_set, NULL, "__kwdefaults__"},
+    {"__closure__", (getter)part_get, NULL, NULL, "__closure__"},
+    {"__globals__", (getter)part_get, NULL, NULL, "__globals__"},
     {NULL},
 };
 

@@ -110,7 +110,7 @@ def _index_list(args: Args) -> str | None:
             found = found or (i is not None and guard_or_false(x.shape[d] == 0))
             d += 1
         else:
-            if not all(map(_agree, i.shape, x.shape[d : d + i.dim()])):
+            if not all(map(agree, i.shape, x.shape[d : d + i.dim()])):
                 return "a mask of another shape"
             d += i.dim()
     return _NOTHING if found and not any(i is not None and _is_empty(i) for i in indices) else None
@@ -144,7 +144,7 @@ def _vector(args: Args) -> str | None:
     return None if fits else "an index that is no vector of integers"
 
 
-def _agree(n: Any, m: Any) -> bool:
+def agree(n: Any, m: Any) -> bool:
     """Whether two sizes are equal; where only the data decides that, they have to be."""
     return guard_or_true(n == m) and bool(expect_true(n == m))
 
@@ -157,7 +157,7 @@ def _slices(args: Args) -> str | None:
     expected = list(x.shape)
     if expected:
         expected[dim] = index.numel()
-    same = len(expected) == source.dim() and all(map(_agree, expected, source.shape))
+    same = len(expected) == source.dim() and all(map(agree, expected, source.shape))
     return None if same else "a source of another shape"
 
 
@@ -171,7 +171,7 @@ def _values(args: Args) -> str | None:
     while len(given) > len(shape) and guard_or_false(given[0] == 1):
         given = given[1:]
     pairs = zip(reversed(given), reversed(shape), strict=False)
-    fits = len(given) <= len(shape) and all(guard_or_false(n == 1) or _agree(n, m)
+    fits = len(given) <= len(shape) and all(guard_or_false(n == 1) or agree(n, m)
                                             for n, m in pairs)  # fmt: skip
     return None if fits else "values of another shape"
 

@@ -36,6 +36,7 @@ from torchweld.capture.functions import (
     exceptions,
     hooks,
     iterators,
+    kinds,
     objects,
     on_constants,
     owned,
@@ -53,14 +54,14 @@ from torchweld.capture.functions import (
 )
 from torchweld.capture.late import LateNumber
 from torchweld.capture.tables import CLASSES, FUNCTIONS, GETATTR, METHODS, NAMED
-from torchweld.capture.values.prepared import PreparedValue
+from torchweld.capture.values.owned import PreparedValue
 from torchweld.capture.wrap import WRAPPERS, by_identity
 
 __all__ = [
     "attention", "attributes", "attrs_callable", "autograd_functions", "backward", "builtin",
     "caches", "checkpoints", "checks", "classes", "containers",
     "control_flow", "effects",
-    "exception_groups", "exceptions", "hooks", "iterators", "objects", "on_constants",
+    "exception_groups", "exceptions", "hooks", "iterators", "kinds", "objects", "on_constants",
     "owned", "queues", "random_draws", "scopes", "sets", "sized_calls", "stdlib",
     "texts", "torch_calls", "torch_state", "transforms", "whole",
 ]  # fmt: skip

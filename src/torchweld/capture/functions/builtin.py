@@ -6,7 +6,6 @@ import math
 import operator
 import sys
 import types
-import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,6 @@ from torchweld.capture import polyfills
 from torchweld.capture.arrays.operators import array_unary
 from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
 from torchweld.capture.attrs_write import del_attr, set_attr
-from torchweld.capture.class_state import ALL
 from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.functions.checks import extreme
 from torchweld.capture.identity import same
@@ -99,61 +97,6 @@ def len_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     cap.deliver(Const(length(cap, payload(x))), cont)
 
 
-@function(isinstance)
-def isinstance_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    x, kinds = args
-    cap.deliver(boolean(is_instance(cap, x, _classinfo(cap, kinds))), cont)
-
-
-def _classinfo(cap: Capture, kinds: Value) -> Any:
-    if isinstance(kinds, TupleValue):
-        return tuple(_classinfo(cap, k) for k in cap.force_items(kinds.items))
-    if isinstance(kinds, Const):
-        if getattr(kinds.obj, "_is_protocol", False):
-            cap.names.add(ALL)  # it is told by what a class has
-        return kinds.obj
-    raise refuse("W107", f"isinstance with {kinds.cls().__name__}", cap.loc())
-
-
-def is_instance(cap: Capture, x: Value, kinds: Any) -> bool:
-    if isinstance(x, Const):
-        return isinstance(x.sample, kinds)
-    if isinstance(x, TensorValue):
-        return _is_tensor_instance(x, kinds)
-    real = getattr(x, "real", None)
-    if real is not None:
-        return isinstance(real, kinds)
-    if isinstance(kinds, tuple):
-        return any(is_instance(cap, x, k) for k in kinds)
-    if getattr(kinds, "_is_protocol", False) and kinds not in x.cls().__mro__:
-        own = x.attrs if isinstance(x, InstanceValue) else {}
-        names: Any = typing._get_protocol_attrs(kinds)  # type: ignore[attr-defined]
-        return all(getattr(x.cls(), n, None) is not None or own.get(n) is not None for n in names)
-    return issubclass(x.cls(), kinds)
-
-
-def _is_tensor_instance(x: TensorValue, kinds: Any) -> bool:
-    if isinstance(kinds, tuple):
-        return any(_is_tensor_instance(x, k) for k in kinds)
-    if isinstance(kinds, types.UnionType):
-        return any(_is_tensor_instance(x, k) for k in kinds.__args__)
-    if kinds in (torch.nn.Parameter, torch.nn.Buffer):
-        return x.kind is kinds or (kinds is torch.nn.Parameter and issubclass(x.kind, kinds))
-    if isinstance(kinds, type) and issubclass(kinds, torch.Tensor):
-        return issubclass(x.kind, kinds)
-    if isinstance(kinds, type) and isinstance(x.fake, kinds) and not hasattr(kinds, "fake_mode"):
-        return True
-    return issubclass(x.kind, kinds)
-
-
-@function(issubclass)
-def issubclass_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    kind, kinds = args
-    if not (isinstance(kind, Const) and isinstance(kind.obj, type)):
-        raise raised(TypeError, "issubclass() arg 1 must be a class")
-    cap.deliver(boolean(issubclass(kind.obj, _classinfo(cap, kinds))), cont)
-
-
 @function(getattr)
 def getattr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     obj, name = args[0], text_of(cap, args[1])
@@ -216,8 +159,8 @@ def setattr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
 
 @function(delattr)
 def delattr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    del_attr(cap, args[0], text_of(cap, args[1]))
-    cap.deliver(Const(None), cont)
+    name = text_of(cap, args[1])
+    del_attr(cap, args[0], name, lambda _: cap.deliver(Const(None), cont))
 
 
 @function(callable)

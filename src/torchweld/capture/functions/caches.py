@@ -16,9 +16,9 @@ from typing import Any
 from torchweld.capture import polyfills_caches
 from torchweld.capture.attrs import from_python
 from torchweld.capture.functions.builtin import polyfill
-from torchweld.capture.installed import of_the_user
 from torchweld.capture.late import LateNumber
 from torchweld.capture.lru import NOTHING, Arguments, Gives, Remembered
+from torchweld.capture.namespaces import of_the_user
 from torchweld.capture.numbers import is_graph_number
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse

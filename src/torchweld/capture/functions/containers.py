@@ -54,7 +54,8 @@ DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 def collect(cap: Capture, x: Value, cont: Any) -> None:
     """All items of any iterable, as a Python list of values, given to `cont`."""
     box = payload(x)
-    if isinstance(box, ListValue | TupleValue):
+    if isinstance(box, ListValue | TupleValue) and (
+            box is x or user_method(cap, x, "__iter__") is None):  # fmt: skip
         cont(list(cap.force_items(box.items)))
         return
     if not isinstance(x, GeneratorValue) and user_method(cap, x, "__iter__") is None:
@@ -430,6 +431,16 @@ for _what in ("keys", "values", "items"):
     method(types.MappingProxyType, _what)(_proxy_view(_what))
 
 
+def _asked_for_items(cap: Capture, x: Value, into: DictValue) -> bool:
+    """Whether C code reads a dict by what its class says of its keys and items."""
+    if not isinstance(x, InstanceValue) or not isinstance(x.payload, DictValue):
+        return False
+    names = ["__iter__"]
+    if collections.OrderedDict in (*x.klass.__mro__, into.kind):
+        names += ["keys", "__getitem__"]
+    return any(user_method(cap, x, n) is not None for n in names)
+
+
 @method(DICTS, "update")
 def dict_update(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _dict(args[0])
@@ -442,13 +453,14 @@ def dict_update(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> 
     if len(args) < 2:
         named(None)
         return
-    other = payload(args[1])
+    other = args[1] if _asked_for_items(cap, args[1], box) else payload(args[1])
     if isinstance(other, DictValue):
         complete(cap, other)
         for key in list(other.items):
             dict_set(cap, box, other.keys[key], cap.force(other.items[key]))
         named(None)
-    elif isinstance(other, InstanceValue) and user_method(cap, other, "keys") is not None:
+    elif isinstance(other, InstanceValue) and (
+            other.payload is not None or user_method(cap, other, "keys") is not None):  # fmt: skip
         cap.call(Const(polyfills.dict_update_mapping), [box, other], {}, named)
     else:
         cap.call(Const(polyfills.dict_update), [box, other], {}, named)
@@ -464,11 +476,18 @@ def dict_clear(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> N
     _none(cap, cont)
 
 
+def _builtin_base(kind: type) -> type:
+    return next(base for base in kind.__mro__ if base in DICTS)
+
+
 @method(DICTS, "copy")
 def dict_copy(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = _dict(args[0])
     complete(cap, box)
-    out = DictValue(box.kind)
+    base = _builtin_base(box.kind)
+    if base is not dict and base is not box.kind:
+        raise refuse("W107", f"copy() of a {box.kind.__name__}", cap.loc())
+    out = DictValue(base)  # of a dict, it is no instance of the subclass
     out.items.update(box.items)
     out.keys.update(box.keys)
     out.factory = box.factory

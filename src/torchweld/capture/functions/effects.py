@@ -10,9 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torchweld.capture.functions.owned import print_to, run_owned
-from torchweld.capture.installed import of_the_user
 from torchweld.capture.late import is_late_text
-from torchweld.capture.namespaces import written
+from torchweld.capture.namespaces import of_the_user, written
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, refuse
 from torchweld.capture.strings import finished, snapshot, texts_of

@@ -104,6 +104,7 @@ def copy_metadata(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -
     made, group = args
     assert isinstance(made, InstanceValue)
     assert isinstance(group, InstanceValue)
+    made.attrs["__suppress_context__"] = boolean(True)  # as after any assignment to __cause__
     for name in ("__cause__", "__context__", "__notes__"):
         value = group.attrs.get(name)
         if isinstance(value, ListValue):

@@ -25,11 +25,13 @@ from torchweld.capture.values.base import (
     GeneratorValue,
     InstanceValue,
     IteratorValue,
+    ListValue,
     TupleValue,
     Value,
     ViewValue,
     boolean,
 )
+from torchweld.capture.values.sequences import DequeValue
 from torchweld.capture.wrap import complete
 
 Args = list[Value]
@@ -126,7 +128,8 @@ def reversed_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     kind = next((type(reversed(k())) for k in _REVERSIBLE if box.cls() is k), reversed)
     if isinstance(x, Const) and type(x.obj) is range:
         kind = type(iter(range(0)))
-    call_as(cap, kind, polyfills.reversed_, [x], {}, cont)
+    own = isinstance(box, ListValue | DequeValue)  # whose own __reversed__ asks nobody
+    call_as(cap, kind, polyfills.reversed_, [box if own else x], {}, cont)
 
 
 _REVERSIBLE: tuple[Any, ...] = (list, collections.deque)

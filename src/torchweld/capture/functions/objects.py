@@ -10,6 +10,7 @@ import torch
 from torchweld.capture.attrs import (
     class_attr,
     generic_attr,
+    no_attr,
 )
 from torchweld.capture.attrs_write import generic_del, generic_set
 from torchweld.capture.calls import construct, construct_plain, new_instance
@@ -73,7 +74,7 @@ def object_getattribute(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | N
     obj, name = args[0], text_of(cap, args[1])
     if not isinstance(obj, InstanceValue):
         raise refuse("W107", f"object.__getattribute__ of {obj.cls().__name__}", cap.loc())
-    generic_attr(cap, obj, name, cont)
+    generic_attr(cap, obj, name, cont, no_attr)
 
 
 @method(object, "__setattr__")

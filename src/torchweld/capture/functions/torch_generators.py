@@ -34,7 +34,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
-from torchweld.capture.values.prepared import PreparedValue
+from torchweld.capture.values.owned import PreparedValue
 from torchweld.ir.graph import DRAWS
 
 Args = list[Value]

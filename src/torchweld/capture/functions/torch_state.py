@@ -103,6 +103,9 @@ for _fn in (
     *(fn for name, fn in vars(torch._C).items() if name.startswith(
         ("_get_cudnn_", "_get_cublas_allow", "_get_mkldnn_", "_cuda_get_cudnn_"))
       and not name.endswith(("_size", "_sdp_enabled"))),
+    *(getattr(torch.distributed, name) for name in (
+        "is_initialized", "get_rank", "get_world_size", "get_backend")
+      if hasattr(torch.distributed, name)),
 ):  # fmt: skip
     _getter(_fn)
 
@@ -154,12 +157,11 @@ _DYNAMO = "torch._dynamo.decorators"
 _answer(True, torch.compiler.is_dynamo_compiling, is_compiling,
         torch._utils.is_compiling, ("torch._dynamo.external_utils", "is_compiling"))
 _answer(False, torch.jit.is_scripting, torch.jit.is_tracing,  # type: ignore[attr-defined]
-        torch._C._get_tracing_state,
         ("torch.onnx", "is_in_onnx_export"), torch.compiler.is_exporting,
-        torch.distributed.is_initialized,
         marks.is_exporting,
         torch._C._is_torch_function_all_disabled, torch.overrides.is_tensor_method_or_property)
-_answer(None, torch._C._log_api_usage_once, torch.compiler.cudagraph_mark_step_begin,
+_answer(None, torch._C._get_tracing_state, torch._C._log_api_usage_once,
+        torch.compiler.cudagraph_mark_step_begin,
         torch.amp.autocast_mode._enter_autocast, marks.cudagraph_mark_step_begin,
         *((_DYNAMO, fn.__name__) for fn in marks.SIZE_MARKS), *marks.SIZE_MARKS)
 _answer(False, torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,

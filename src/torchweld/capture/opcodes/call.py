@@ -9,6 +9,7 @@ import types
 from torchweld.capture.attrs import get_attr
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.items import dict_set, iterable
+from torchweld.capture.namespaces import of_the_user
 from torchweld.capture.ops import payload
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Raised, VFrame, raised, refuse
@@ -24,6 +25,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.wrap import complete
 from torchweld.frame.instr import Instr
+from torchweld.ir.source import Item
 
 
 @opcode("CALL")
@@ -120,7 +122,10 @@ def import_name(cap: Capture, f: VFrame, i: Instr) -> None:
         raise refuse("W106", f"import of {name}, which was not imported before", cap.loc())
     if not fromlist and not depth:
         name = name.split(".")[0]
-    f.stack.append(Const(sys.modules[name]))
+    found = sys.modules[name]
+    if of_the_user(str(getattr(found, "__file__", None) or "")):
+        cap.guard("is", Item.make(cap.pin(sys.modules, "sys.modules"), name, False), found)
+    f.stack.append(Const(found))
 
 
 @opcode("IMPORT_FROM")
@@ -129,7 +134,10 @@ def import_from(cap: Capture, f: VFrame, i: Instr) -> None:
     try:
         get_attr(cap, module, i.arg)
     except Raised:
-        raise raised(ImportError, f"cannot import name {i.arg!r}") from None
+        of = constant(module)
+        place = getattr(of, "__file__", None) or "unknown location"
+        raise raised(ImportError, f"cannot import name {i.arg!r} from {of.__name__!r} ({place})"
+                     ) from None  # fmt: skip
 
 
 @opcode("LOAD_ASSERTION_ERROR")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torchweld.capture.attrs import MISSING, mro_lookup, watch_class
 from torchweld.capture.comparison import contains
-from torchweld.capture.functions.builtin import get_attr_or, is_instance, len_
+from torchweld.capture.functions.builtin import get_attr_or, len_
+from torchweld.capture.functions.kinds import is_instance
 from torchweld.capture.items import get_item
 from torchweld.capture.ops import payload
 from torchweld.capture.session import Capture
@@ -72,11 +73,16 @@ def match_class(cap: Capture, f: VFrame, i: Instr) -> None:
     subject, kind, names = f.popn(3)
     if not (isinstance(kind, Const) and isinstance(kind.obj, type)):
         raise raised(TypeError, "called match pattern must be a class")
-    if not is_instance(cap, subject, kind.obj):
-        f.stack.append(NONE)
-        return
+    wanted = kind.obj
+    is_instance(cap, subject, wanted, lambda yes: (
+        _match_parts(cap, f, i, subject, wanted, names) if yes else f.push(NONE)))  # fmt: skip
+
+
+def _match_parts(cap: Capture, f: VFrame, i: Instr, subject: Value, kind: type,
+                 names: Value) -> None:  # fmt: skip
+    """Push the attributes that a class pattern asks for, or None."""
     found: list[Value] = []
-    positional = _positional(cap, kind.obj, i.arg)
+    positional = _positional(cap, kind, i.arg)
     if positional is None:  # int(x): the subject itself
         found.append(subject)
     wanted = [*(positional or ()), *constant(cap.unwrap(names))]
