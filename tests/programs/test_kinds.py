@@ -93,13 +93,22 @@ class Scaled(typing.Protocol):
     scale: float
 
 
-def test_a_protocol_of_data_and_an_object_of_the_frame_is_a_break():
+def test_a_protocol_of_data_and_an_object_of_the_frame():
     def asks(x):
-        item = Item()
+        item, other = Item(), Item()
         item.scale = 2.0
-        return x + isinstance(item, Scaled)
+        return x + isinstance(item, Scaled) + 2 * isinstance(other, Scaled)
 
-    check_refused(asks, X, code="W107", says="a protocol of data")
+    check(asks, (X,))
+
+
+class Unchecked(typing.Protocol):
+    scale: float
+
+
+def test_a_protocol_that_is_not_checked():
+    check_refused(lambda x: x + isinstance(Item(), Unchecked), X, code="W107",
+                  says="not checked")  # fmt: skip
 
 
 # ------------------------------------------------------------ methods of C as special methods
