@@ -37,13 +37,25 @@ def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> Non
             known = guard.expected.obj if isinstance(guard.expected, SameNumber) else guard.expected
             if guard.kind not in ("equal", "predicate") or type(known) not in NUMBERS:
                 continue
-            assert guard.source is not None
-            try:
-                now = load(guard.source, args, found)
-            except Exception:
-                continue  # the source is gone, which is another guard's business
+            now = _now(guard, args, found)
             if type(now) is type(known) and now != known:
-                site.late.add(guard.source)
+                site.late.add(_source(guard))
+
+
+def _source(guard: Guard) -> Source:
+    assert guard.source is not None
+    return guard.source
+
+
+def _now(guard: Guard, args: tuple[object, ...], found: dict[Source, object]) -> Any:
+    """What is at the source of a guard; None where that is gone, which is another guard's business.
+
+    found: what was found at sources before.
+    """
+    try:
+        return load(_source(guard), args, found)
+    except Exception:
+        return None
 
 
 def _learn_class(site: Site, state: ClassState) -> None:
@@ -56,25 +68,17 @@ def _learn_class(site: Site, state: ClassState) -> None:
 
 def _learn_function(site: Site, guard: Guard, args: tuple[object, ...],
                     found: dict[Source, object]) -> None:  # fmt: skip
-    assert guard.source is not None
-    try:
-        now = load(guard.source, args, found)
-    except Exception:
-        return
-    known: Any = guard.expected
+    now, known = _now(guard, args, found), guard.expected
+    assert isinstance(known, FunctionType)
     if now is not known and isinstance(now, FunctionType) and now.__code__ is known.__code__:
-        site.anew.add(guard.source)
+        site.anew.add(_source(guard))
 
 
 def _learn_length(site: Site, guard: Guard, args: tuple[object, ...],
                   found: dict[Source, object]) -> None:  # fmt: skip
-    assert guard.source is not None
-    try:
-        now = load(guard.source, args, found)
-    except Exception:
-        return
+    now = _now(guard, args, found)
     if type(now) is list and len(now) != guard.expected:
-        site.lengths.add(guard.source)
+        site.lengths.add(_source(guard))
 
 
 def _holds_same(guard: Guard, args: tuple[object, ...]) -> bool:
@@ -93,12 +97,8 @@ def changed_parts(guard: Guard, args: tuple[object, ...],
 
     found: what was found at sources before.
     """
-    assert guard.source is not None
     assert isinstance(guard.expected, tuple)
-    try:
-        now = load(guard.source, args, found)
-    except Exception:
-        return
+    now = _now(guard, args, found)
     if not isinstance(now, torch.Tensor):
         return
     old, new = guard.expected, tensor_codes(now)
@@ -107,4 +107,4 @@ def changed_parts(guard: Guard, args: tuple[object, ...],
     for kind, was, is_ in (("size", old[6], new[6]), ("stride", old[7], new[7])):
         for d, (a, b) in enumerate(zip(was, is_, strict=False)):
             if a is not None and a != b:
-                yield guard.source, kind, d
+                yield _source(guard), kind, d
