@@ -22,7 +22,7 @@ from torchweld.frame import hook
 from torchweld.frame.program import Dispatcher
 from torchweld.frames import forget, miss, prepare
 from torchweld.ir.graph import GraphSettings
-from torchweld.module import Alike, own_call
+from torchweld.module import Alike, own_call, uncompiled
 from torchweld.pipeline import (
     STATISTICS,
     Backend,
@@ -266,17 +266,17 @@ def _shared(fn: types.FunctionType, options: Options, kept: dict[object, _Kept],
 def _method(fn: types.FunctionType, owner: object, options: Options) -> Any:
     """A compiled method of an object. What is compiled for a module is its own, as where modules
     are compiled; for other objects it is the function's."""
-    kept: dict[object, _Kept] = fn.__dict__.setdefault(_KEPT, {})
-    kin = None
+    of_owner = None
     if isinstance(owner, torch.nn.Module) and not options.graph.freeze:
         try:
             of_owner = _methods.setdefault(owner, weakref.WeakKeyDictionary())
-            kept = of_owner.setdefault(fn, {})
-            alike = _kins.setdefault(fn, weakref.WeakValueDictionary())
-            kin = alike.setdefault(_key(options), Kin())
         except TypeError:  # a module class may make its instances unhashable
             pass
-    return _shared(fn, options, kept, kin).__get__(owner)
+    if of_owner is None:
+        return _shared(fn, options, fn.__dict__.setdefault(_KEPT, {})).__get__(owner)
+    alike = _kins.setdefault(fn, weakref.WeakValueDictionary())
+    kin = alike.setdefault(_key(options), Kin())
+    return _shared(fn, options, of_owner.setdefault(fn, {}), kin).__get__(owner)
 
 
 def _module(module: torch.nn.Module, options: Options) -> torch.nn.Module:
@@ -365,8 +365,7 @@ def memory_report() -> cudagraph.MemoryReport:
 def unshared(model: Any, options: Options) -> Any:
     """A compiled form that nothing is known of yet, and that nobody else gets."""
     if isinstance(model, torch.nn.Module):
-        plain: Any = model._orig_mod if is_compiled_class(type(model)) else model
-        return Alike(lambda fn, kin: dispatcher(fn, options)).compiled(plain)
+        return Alike(lambda fn, kin: dispatcher(fn, options)).compiled(uncompiled(model))
     if isinstance(model, types.MethodType) and isinstance(model.__func__, types.FunctionType):
         return types.MethodType(dispatcher(model.__func__, options), model.__self__)
     fn = model if isinstance(model, types.FunctionType) else _function_of(model)

@@ -37,9 +37,9 @@ from torchweld.ir.graph import BY_DATA, SETTINGS
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.pipeline import (
+    OWN_BACKENDS,
     STATISTICS,
     Backend,
-    eager_backend,
     put_off,
     wanted,
     weld_backend,
@@ -54,8 +54,6 @@ LOCK = threading.RLock()
 _CHANGES = 10
 # sizes that are compiled for themselves
 _SPECIAL = (as_expr(0), as_expr(1))
-# the backends whose graphs nobody else knows
-_OWN = (weld_backend, eager_backend)
 # a graph with fewer operators that begins or ends at a break runs as it is
 _FEW = 3
 
@@ -108,7 +106,7 @@ def build_entry(region: Region, fn: types.FunctionType, args: tuple[object, ...]
             [builder.register(s) for s in finish_inputs],
             region.result if region.result is not None else -1,
         )  # fmt: skip
-    owns = like is None and site.options.backend in _OWN and not wanted()
+    owns = like is None and site.options.backend in OWN_BACKENDS and not wanted()
     entry.info = Made(guards, region, STATISTICS.take_newest(), owns, program, call, like)
     if isinstance(call, Waiting):
         call.entry = weakref.ref(entry)

@@ -16,7 +16,6 @@ from torch.fx import GraphModule
 from torchweld.api import options_of, unshared
 from torchweld.base.errors import Refusal
 from torchweld.base.loc import NOWHERE, Loc
-from torchweld.capture.originals import is_compiled_class
 from torchweld.capture.session import OWN_CODE
 from torchweld.data_words import piece_lines, pieces_of
 from torchweld.frame.program import Dispatcher
@@ -24,6 +23,7 @@ from torchweld.ir.guard import Guard, SizeRelation
 from torchweld.ir.source import Source
 from torchweld.ir.steps import Steps
 from torchweld.misses import getter_words, place, shown, spec_words
+from torchweld.module import uncompiled
 from torchweld.pipeline import Backend, Captured, Eager, Notes, Recompiled, listen, listening
 
 # guards that are printed of one graph; all of them are in `Explanation.guards`
@@ -235,7 +235,7 @@ def _uncompiled(fn: Any) -> Any:
         return fn.fn
     if isinstance(fn, types.MethodType) and isinstance(fn.__func__, Dispatcher):
         return types.MethodType(fn.__func__.fn, fn.__self__)
-    return fn._orig_mod if is_compiled_class(type(fn)) else fn
+    return uncompiled(fn)
 
 
 @functools.cache

@@ -15,7 +15,14 @@ from typing import Any
 
 import torch
 
-from torchweld.capture.originals import ALIKE, ORIGIN, ORIGINAL, origin_of, original_of
+from torchweld.capture.originals import (
+    ALIKE,
+    ORIGIN,
+    ORIGINAL,
+    is_compiled_class,
+    origin_of,
+    original_of,
+)
 from torchweld.frame.program import Dispatcher
 from torchweld.pipeline import STANDS_FOR
 from torchweld.sites import Kin
@@ -70,6 +77,11 @@ class _Compiled:
     """What compiled modules have that their originals have not."""
 
     __slots__ = (ORIGINAL, OWN_CALL)
+
+
+def uncompiled(fn: Any) -> Any:
+    """What a compiled module was made of; anything else as it is."""
+    return fn._orig_mod if is_compiled_class(type(fn)) else fn
 
 
 def own_call(module: Any) -> Any:

@@ -562,3 +562,7 @@ def _taking_numbers(compiled: Compiled, places: list[int]) -> Compiled:
 def eager_backend(gm: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
     """Runs the captured graph as it is."""
     return gm.forward
+
+
+# which know of sizes that only the data decides, and whose graphs nobody else keeps
+OWN_BACKENDS = (weld_backend, eager_backend)

@@ -27,13 +27,12 @@ from torchweld.ir.graph import GraphSettings, end
 from torchweld.ir.guard import Guard
 from torchweld.ir.region import Region
 from torchweld.ir.source import Source
-from torchweld.pipeline import Backend, Compiled, eager_backend, weld_backend
+from torchweld.pipeline import OWN_BACKENDS, Backend, Compiled, weld_backend
 
 # so many numbers of rounds a loop is unrolled for
 _UNROLLED = 2
 # from so many compilations on, a frame is broken where a number decides that varies
 _MANY = 4
-_OWN = (weld_backend, eager_backend)  # which know of sizes that only the data decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ class Site:
         listed = named_sources.listed(lambda: self.called)
         dynamic = self.options.dynamic
         learns = dynamic is not False and config.current().dynamic
-        by_data = self.by_data and self.options.backend in _OWN
+        by_data = self.by_data and self.options.backend in OWN_BACKENDS
         unrolls = self.options.fullgraph or len(self.entries) < _UNROLLED
         promised = self.promised
         late = self.late if promised is None else self.late | promised.late()

@@ -15,10 +15,9 @@ import torch
 
 from torchweld.base.errors import UsageError, UsageTypeError
 from torchweld.capture.marks import STANCES, Mark, change_stance, set_mark, set_substitute
-from torchweld.capture.originals import is_compiled_class
 from torchweld.frame import hook
 from torchweld.frame.program import Dispatcher
-from torchweld.module import Alike
+from torchweld.module import Alike, uncompiled
 
 __all__ = [
     "allow_in_graph", "assume_constant_result", "disable", "nested_compile_region",
@@ -43,9 +42,8 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         return type(fn)(disable(fn.__func__, recursive, reason=reason))
     _need_callable("disable", fn)
     if isinstance(fn, torch.nn.Module):
-        plain: Any = fn._orig_mod if is_compiled_class(type(fn)) else fn
         return Alike(lambda call, kin: disable(call, recursive, reason=reason),
-                     each=False).compiled(plain)  # fmt: skip
+                     each=False).compiled(uncompiled(fn))  # fmt: skip
     if isinstance(fn, type):
         return _disabled_class(fn, recursive, reason)
     made = (_quiet if recursive else _shallow)(fn.fn if isinstance(fn, Dispatcher) else fn)

@@ -8,6 +8,7 @@ back all of them or none.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import torch
 
 _clear: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-# threads in which autograd runs backwards; they rest while no backward does
-_of_autograd = set[int]()
+# threads that autograd has started and runs backwards in; they rest while no backward does
+_of_autograd = weakref.WeakSet[threading.Thread]()
 
 
 @contextmanager
@@ -25,27 +26,27 @@ def given_back(own_pools: set[Any], in_backward: bool) -> Iterator[None]:
 
     own_pools: ids of the pools that graphs of ours work in. in_backward: autograd called.
     """
-    if in_backward:
-        _of_autograd.add(threading.get_ident())
-    if _clear is None or not _is_alone(in_backward) or _others_record(own_pools):
+    here = threading.current_thread()
+    if in_backward and isinstance(here, threading._DummyThread):  # Python did not start it
+        _of_autograd.add(here)
+    if _clear is None or not _is_alone() or _others_record(own_pools):
         yield
         return
     _clear()
     try:
         yield
     finally:
-        if _is_alone(in_backward):
+        if _is_alone():
             _clear()
 
 
-def _is_alone(in_backward: bool) -> bool:
+def _is_alone() -> bool:
     """Whether no other thread can be about to multiply, with a workspace in its hands.
 
-    The thread that started a backward waits for it.
+    Whoever started a backward waits for autograd's thread: the main thread, if there is no other.
     """
     main, here = threading.main_thread(), threading.current_thread()
-    others = {t.ident for t in threading.enumerate() if t is not here and t is not main}
-    return (here is main or in_backward) and others <= _of_autograd
+    return all(t is main or t in _of_autograd for t in {here, *threading.enumerate()})
 
 
 def _others_record(own_pools: set[Any]) -> bool:
