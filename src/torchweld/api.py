@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -268,10 +269,9 @@ def _method(fn: types.FunctionType, owner: object, options: Options) -> Any:
     are compiled; for other objects it is the function's."""
     of_owner = None
     if isinstance(owner, torch.nn.Module) and not options.graph.freeze:
-        try:
+        # a module class may make its instances unhashable
+        with contextlib.suppress(TypeError):
             of_owner = _methods.setdefault(owner, weakref.WeakKeyDictionary())
-        except TypeError:  # a module class may make its instances unhashable
-            pass
     if of_owner is None:
         return _shared(fn, options, fn.__dict__.setdefault(_KEPT, {})).__get__(owner)
     alike = _kins.setdefault(fn, weakref.WeakValueDictionary())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from torchweld.ir.predicted import is_dense
+
 aten = torch.ops.aten
 
 
@@ -36,15 +38,3 @@ def with_layout(x: Tensor, stride: tuple[int, ...]) -> Tensor:
         aten.permute.default(x, order), memory_format=torch.contiguous_format
     )
     return aten.permute.default(sorted_copy, inverse)  # type: ignore[no-any-return]
-
-
-def is_dense(shape: torch.Size, stride: tuple[int, ...]) -> bool:
-    """Whether the strides put the elements side by side, in some order of the axes."""
-    expected = 1
-    for n, step in sorted(zip(shape, stride, strict=True), key=lambda axis: (axis[1], axis[0])):
-        if n == 1:
-            continue
-        if step != expected:
-            return False
-        expected *= n
-    return True

@@ -22,7 +22,6 @@ from torchweld.base.config import Config
 from torchweld.base.errors import Unsupported
 from torchweld.graph.budget import within
 from torchweld.graph.extract import Extraction, ancestors, ends_of
-from torchweld.graph.layout import is_dense
 from torchweld.graph.mincut import INFINITE, Network
 from torchweld.graph.outputs import Results
 from torchweld.graph.rewrites.aligned import PRODUCTS
@@ -41,6 +40,7 @@ from torchweld.graph.symbols import sizes_of
 from torchweld.graph.tidy import drop_dead
 from torchweld.graph.verify import verify
 from torchweld.ir.graph import AGAIN, KEEP, LOC, ORIGIN, VAL, GraphPair, Joint, Returned
+from torchweld.ir.predicted import is_dense
 from torchweld.ir.size_node import hint_of
 
 aten = torch.ops.aten

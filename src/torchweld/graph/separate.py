@@ -12,11 +12,11 @@ import torch
 from torch.fx import Graph, Node
 
 from torchweld.base.errors import Unsupported
-from torchweld.graph.layout import is_dense
 from torchweld.graph.outputs import Results
 from torchweld.graph.rewrites.node import new_node
 from torchweld.graph.schema import view_chain
 from torchweld.ir.graph import VAL, call_node
+from torchweld.ir.predicted import is_dense
 
 aten = torch.ops.aten
 

@@ -198,7 +198,7 @@ def lone_axes(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
             isinstance(a.type, torch.TensorType) and not isinstance(x, Tensor)
             for a, x in zip(func._schema.arguments, args, strict=False)):  # fmt: skip
         read.append(((), ()))
-    if keeps and not _is_dense(read[0]):
+    if keeps and not is_dense(*read[0]):
         return None
     order = None if keeps else _order_of_loops(shape, read)
     made = tensors[0].stride() if order is None else _packed(predicted.shape, order)
@@ -233,8 +233,16 @@ def _is_packed(x: Axes, order: Sequence[int]) -> bool:
     return all(n == 1 or s == p for n, s, p in zip(shape, strides, packed, strict=True))
 
 
-def _is_dense(x: Axes) -> bool:
-    return _is_packed(x, sorted(range(len(x[0])), key=lambda d: (x[0][d] != 1, x[1][d])))
+def is_dense(shape: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Whether the strides put the elements side by side, in some order of the axes."""
+    expected = 1
+    for n, step in sorted(zip(shape, stride, strict=True), key=lambda axis: (axis[1], axis[0])):
+        if n == 1:
+            continue
+        if step != expected:
+            return False
+        expected *= n
+    return True
 
 
 _CHANNELS_LAST = (1, 3, 2, 0)
@@ -247,7 +255,7 @@ def _order_of_loops(shape: tuple[int, ...], read: Sequence[Axes]) -> Sequence[in
             return _rows(shape)
         if len(shape) == 4 and all(_is_packed(x, _CHANNELS_LAST) for x in read):
             return _CHANNELS_LAST
-        if all(x == read[0] for x in read) and _is_dense(read[0]):
+        if all(x == read[0] for x in read) and is_dense(*read[0]):
             return None
     order = list(_rows(shape))
     steps = [_broadcast_steps(shape, x) for x in read]

@@ -178,10 +178,8 @@ def avg_pool(b: Builder, x: Tensor, kernel_size: Sequence[int], stride: Sequence
 def _windows_over(w: Window, here: Idx, outs: Idx) -> list[tuple[Idx, Val | None]]:
     """The windows that see a position of the source, first to last, and whether each is there.
 
-    Errors: LoweringError if they have gaps, or are many.
+    w: windows without gaps. Errors: LoweringError if they are many.
     """
-    if any(g != 1 for g in w.gap):
-        raise LoweringError("W202", "the backward of windows with gaps")
     found: list[tuple[Idx, list[Val | None]]] = [((), [])]
     for e, size, k, s, p in zip(here, outs, w.taps, w.step, w.pad, strict=True):
         first, within = (e + p) // s, (e + p) % s

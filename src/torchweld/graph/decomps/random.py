@@ -9,7 +9,8 @@ from torch import Tensor
 
 from torchweld.base.errors import Unsupported
 from torchweld.graph.decomps.table import decomposes
-from torchweld.graph.layout import is_dense, memory_order
+from torchweld.graph.layout import memory_order
+from torchweld.ir.predicted import is_dense
 
 aten = torch.ops.aten
 

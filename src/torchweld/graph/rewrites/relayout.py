@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from torchweld.base.errors import Unsupported
-from torchweld.graph.layout import is_dense, memory_order, same_strides
+from torchweld.graph.layout import memory_order, same_strides
 from torchweld.graph.rewrites.node import new_node, run_fake
 from torchweld.graph.schema import view_chain
 from torchweld.ir.graph import VAL
+from torchweld.ir.predicted import is_dense
 
 aten = torch.ops.aten
 
