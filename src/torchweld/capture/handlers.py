@@ -5,10 +5,20 @@ from __future__ import annotations
 import builtins
 import contextlib
 from collections.abc import Iterator, Sequence
+from contextlib import _GeneratorContextManager
+from itertools import pairwise
+from types import FunctionType
 
 from torchweld.capture.state import VFrame
-from torchweld.capture.values.base import BoundValue, Const
-from torchweld.frame.instr import Instr, Protected
+from torchweld.capture.values.base import (
+    BoundValue,
+    Const,
+    GeneratorValue,
+    InstanceValue,
+    Value,
+)
+from torchweld.frame.decode import decode
+from torchweld.frame.instr import Code, Instr, Protected
 
 # what operators raise because of their data (bad indices, failed checks); NotImplementedError, a
 # RuntimeError too, says that there is no kernel, which caches of transformers handle
@@ -37,7 +47,7 @@ def handles(frame: VFrame) -> bool:
 def _runs_code(frame: VFrame, row: Protected) -> bool:
     if not _is_with(frame, row):
         return frame.code.instrs[row.target].op == "PUSH_EXC_INFO"
-    leave = _leaving(frame, row)
+    leave, _ = _leaving(frame, row)
     if leave is contextlib.nullcontext.__exit__:
         return False
     return str(getattr(leave, "__module__", None)).split(".")[0] != "torch"
@@ -45,14 +55,15 @@ def _runs_code(frame: VFrame, row: Protected) -> bool:
 
 def catches(frame: VFrame) -> bool:
     """Whether an operator's error may end where a frame is now: in an `except` that matches it, or
-    in `suppress`. What only cleans up, and what names an unrelated class, does not.
+    in a manager of a `with` that may swallow it. What only cleans up, and what names an unrelated
+    class, does not.
     """
     return any(_may_end(frame, row) for row in _rows(frame))
 
 
 def _may_end(frame: VFrame, row: Protected) -> bool:
     if _is_with(frame, row):
-        return _leaving(frame, row) is contextlib.suppress.__exit__
+        return _may_swallow(*_leaving(frame, row))
     code = frame.code.instrs
     if code[row.target].op != "PUSH_EXC_INFO":
         return False
@@ -79,11 +90,33 @@ def _is_with(frame: VFrame, row: Protected) -> bool:
     return ops == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]
 
 
-def _leaving(frame: VFrame, row: Protected) -> object:
-    """The function that leaves the with block of a row."""
+def _leaving(frame: VFrame, row: Protected) -> tuple[object, Value | None]:
+    """The function that leaves the with block of a row, and what manages it."""
     leave = frame.stack[row.depth - 1] if row.depth <= len(frame.stack) else None
-    real = leave.func if isinstance(leave, BoundValue) else leave
-    return real.obj if isinstance(real, Const) else None
+    bound = leave if isinstance(leave, BoundValue) else None
+    real = bound.func if bound is not None else leave
+    return (real.obj if isinstance(real, Const) else None), bound and bound.self_
+
+
+def _may_swallow(leave: object, manager: Value | None) -> bool:
+    """Whether an `__exit__` may end an exception: it has a `return` of something else than None or
+    False, or leaves a generator that goes on behind a handler. What is not written in Python
+    (locks, files) returns None.
+    """
+    if not isinstance(leave, FunctionType) or str(leave.__module__).split(".")[0] == "torch":
+        return False
+    if leave is _GeneratorContextManager.__exit__ and isinstance(manager, InstanceValue):
+        made = manager.attrs.get("gen")
+        return not isinstance(made, GeneratorValue) or _ends_some(made.frame.code)
+    code = decode(leave.__code__).instrs
+    returned = [code[i - 1] for i, x in enumerate(code) if x.op == "RETURN_VALUE"]
+    return any(x.op != "LOAD_CONST" or x.arg for x in returned)
+
+
+def _ends_some(code: Code) -> bool:
+    """Whether a handler of the code ends the exception, instead of raising it again."""
+    return any(x.op == "POP_EXCEPT" and after.op != "RERAISE"
+               for x, after in pairwise(code.instrs))  # fmt: skip
 
 
 def _may_match(frame: VFrame, named: Instr) -> bool:

@@ -385,7 +385,8 @@ def _runs_again(cap: Capture) -> bool:
     written = bool(cap.builder.mutated_inputs())
     if written and cap.builder.risky and cap.catches_risk is not None:
         why = "an operator whose error is caught, in a graph that writes an input"
-        raise Stuck("W106", why, cap.loc(), cap.catches_risk)
+        stop, loc = cap.catches_risk
+        raise Stuck("W106", why, loc, stop)
     return not written
 
 

@@ -181,7 +181,8 @@ class Capture:
     is_rest: whether the frame is the rest of a broken one. in_block: and may be inside of a try or
     with block, or called from one.
     handles_risk: whether code of the frame handles an operator's error, or cleans up after it.
-    catches_risk: before the first operator whose error may end in the frame.
+    catches_risk: of the first operator whose error may end in the frame: before which instruction
+        the capture could stop, and the line.
     handed: what a generator hands out where the capture ends.
     outside_stop: before the first instruction that advances an iterator from outside.
     modes: calls that set modes of torch, with the state before, in order.
@@ -268,7 +269,7 @@ class Capture:
         self.handed: Handed | None = None
         self.is_rest = self.in_block = False
         self.handles_risk = False
-        self.catches_risk: int | None = None
+        self.catches_risk: tuple[int, Loc] | None = None
         self.born: dict[int, tuple[object, int]] = {}
         self.modes: list[tuple[Any, tuple[Any, ...], Any]] = []
         self.inline_next: set[object] = set()
@@ -455,7 +456,7 @@ class Capture:
         """An operator is recorded that may raise because of its data."""
         self.handles_risk = self.handles_risk or any(map(handles, self.frames))
         if self.catches_risk is None and any(map(catches, self.frames)):
-            self.catches_risk = next(iter(self.stop_numbers(self)), 0)
+            self.catches_risk = next(iter(self.stop_numbers(self)), 0), self.loc()
 
     def note_data(self) -> None:
         """A size is made that only the data decides: what depends on it is not copied."""
