@@ -23,6 +23,7 @@ from torchweld.base.config import Config, current, override
 from torchweld.base.errors import BackendError, Unsupported, WeldError
 from torchweld.codegen.run import generate
 from torchweld.fuse.run import fuse
+from torchweld.fuse.tidy import checked_before_writes
 from torchweld.ir.fixed import fixed
 from torchweld.ir.lengthen import Origin, lengthen
 from torchweld.ir.loop import written_inputs
@@ -56,8 +57,10 @@ def program_of(origin: Origin, values: tuple[int, ...], cfg: Config) -> Program:
     """
     loop = fixed(origin.loop, values)
     verify(loop)
-    program = generate(fuse(loop, cfg))
+    plan = fuse(loop, cfg)
+    program = generate(plan)
     program.meta["mutated"] = written_inputs(loop)
+    program.meta["checks_first"] = checked_before_writes(plan)
     if origin.inputs is None:
         return program
     long = lengthen(program, origin.inputs)

@@ -29,6 +29,7 @@ from torchweld.base.errors import (
     BackendError,
     Refusal,
     Unsupported,
+    Untouched,
     WeldError,
 )
 from torchweld.base.loc import NOWHERE, Loc
@@ -38,7 +39,7 @@ from torchweld.capture.late_inputs import (
     settle_numbers,
     with_tensors,
 )
-from torchweld.capture.modes import ambient, restoring
+from torchweld.capture.modes import RUNS_AGAIN, ambient, restoring
 from torchweld.capture.session import Compiling
 from torchweld.graph.autograd import (
     check_views,
@@ -378,11 +379,23 @@ def compile_graph(gm: GraphModule, example_inputs: list[Any] | None = None) -> C
 
 def _without_gradients(gm: GraphModule, program: Program) -> Compiled:
     executable = _executable(program, owned_inputs(gm), settings_of(gm), numbers=_numbers(gm))
-    if not program.meta["mutated"]:
-        executable.explain = restoring(gm, gm.forward)
+    executable.explain = _explaining(gm, program)
     executable.eager = restoring(gm, gm.forward)
     again = functools.partial(_without_gradients, gm, program)
     return Compiled(executable, executable, again=again)
+
+
+def _explaining(gm: GraphModule, program: Program) -> Callable[..., Any] | None:
+    """What raises eager's error where a kernel fails: the graph itself, in ATen. None where a
+    kernel may have written to an input before.
+    """
+    if program.meta["mutated"] and not program.meta["checks_first"]:
+        return None
+    return _untouched if gm.meta.get(RUNS_AGAIN) else restoring(gm, gm.forward)
+
+
+def _untouched(*_: object) -> None:
+    raise Untouched
 
 
 def _programs() -> Any:
@@ -444,8 +457,7 @@ def _differentiable(halves: Halves) -> Compiled:
     executable = _executable(program, owned_inputs(gm), settings_of(gm), _lending(parts),
                              numbers=_numbers(gm))  # fmt: skip
     plain = restoring(gm, gm.forward)
-    if not program.meta["mutated"]:
-        executable.explain = plain
+    executable.explain = _explaining(gm, program)
     again = functools.partial(_differentiable, halves)
     compiled = Compiled(plain, executable, differentiable=any(parts.tangents), again=again)
     build = functools.partial(_backward, weakref.ref(compiled), halves)

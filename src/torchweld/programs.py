@@ -23,6 +23,7 @@ from torchweld.capture.modes import ambient
 from torchweld.capture.module import CapturedModule
 from torchweld.codegen.run import generate
 from torchweld.fuse.run import fuse
+from torchweld.fuse.tidy import checked_before_writes
 from torchweld.graph.backward import backward
 from torchweld.graph.joint import joint
 from torchweld.graph.repeats import Repeats, find_repeats, inputs_of, shortened
@@ -97,7 +98,7 @@ def _with_host(loop: LoopGraph, number: int) -> Program:
     host = loops_to_program(parts.host, number, "host_")
     written = {parts.takes[i] for i in host.meta["mutated"]}  # type: ignore[attr-defined]
     changed = written.union(program.meta["mutated"])  # type: ignore[arg-type]
-    program.meta["mutated"] = tuple(sorted(changed))
+    program.meta["mutated"], program.meta["checks_first"] = tuple(sorted(changed)), False
     return replace(program, host=HostPart(host, parts.takes, parts.crossing, parts.gives))
 
 
@@ -113,6 +114,7 @@ def loops_to_program(loop: LoopGraph, number: int, part: str = "") -> Program:
     with events.timed("codegen"):
         program = generate(plan)
     program.meta["mutated"] = written_inputs(loop)
+    program.meta["checks_first"] = checked_before_writes(plan)
     if loop.sizes:
         program.meta[ORIGIN] = Origin(loop)
     dump(number, f"{part}codegen", "cpp", lambda: "\n".join(a.source for a in program.artifacts),

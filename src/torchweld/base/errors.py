@@ -11,6 +11,7 @@ WeldError
   BackendError         compiler or loader failed
   UsageError           wrong argument of a public function (also a ValueError or TypeError)
   InternalError        a broken invariant of torchweld
+Untouched              a graph failed that had written nothing yet; never reaches the user
 """
 
 from __future__ import annotations
@@ -107,3 +108,7 @@ class InternalError(WeldError):
 
     def __init__(self, why: str, *, at: Loc = NOWHERE) -> None:
         super().__init__("W901", why, at=at)
+
+
+class Untouched(Exception):
+    """A graph that writes inputs has failed before the first write: its frame may run again."""

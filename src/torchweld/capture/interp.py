@@ -24,13 +24,12 @@ from torchweld.capture.calls import call_value
 from torchweld.capture.class_writes import settle_class_guards
 from torchweld.capture.functions.checks import suppose
 from torchweld.capture.guard_build import FEW_PAIRS, is_no_inference
-from torchweld.capture.modes import ATTENTION, attention_order, default_devices
+from torchweld.capture.modes import ATTENTION, MUTATED, RUNS_AGAIN, attention_order, default_devices
 from torchweld.capture.modes_kept import keep_modes, left_in_inference
 from torchweld.capture.module import CapturedModule, kept_results
 from torchweld.capture.numbers import drop_unused, place_computed
 from torchweld.capture.opcodes.protect import unwind
 from torchweld.capture.outside_functions import check_fixed
-from torchweld.capture.overlap import MUTATED
 from torchweld.capture.residual import residualize
 from torchweld.capture.session import MAX_STEPS, Capture
 from torchweld.capture.slices import Slices
@@ -423,6 +422,7 @@ def _finish_graph(cap: Capture, outputs: list[TensorValue]) -> GraphModule:
     made = CapturedModule(torch.nn.Module(), graph)
     places, inputs = cap.builder.places, cap.builder.inputs
     made.meta[MUTATED] = tuple(places.index(inputs[i][0]) for i in cap.builder.mutated_inputs())
+    made.meta[RUNS_AGAIN] = cap.untouched
     return made
 
 

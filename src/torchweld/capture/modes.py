@@ -18,6 +18,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.utils._device import DeviceContext, _device_constructors
 
+from torchweld.base.errors import Untouched
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import TensorValue
 from torchweld.ir.graph import VAL
@@ -28,6 +29,8 @@ ENTER: Any = torch.autograd.grad_mode._enter_inference_mode
 EXIT: Any = torch.autograd.grad_mode._exit_inference_mode
 SET_GRAD: Any = torch._C._set_grad_enabled
 Undo = Callable[[], object]
+MUTATED = "mutated"  # GraphModule.meta: positions of the placeholders that the graph writes
+RUNS_AGAIN = "runs_again"  # and whether its frame runs eagerly if it fails before the first write
 
 
 # which kernels scaled_dot_product_attention may choose from: setter -> getter
@@ -145,10 +148,30 @@ def restoring(gm: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
 
     In eager the with block around the operator restores the mode; a graph has no such blocks.
     """
+    if call not in (gm, gm.forward):
+        return call
     setters = [n for n in gm.graph.nodes if n.target is ENTER or n.target in _CHANGES
                or isinstance(n.target, Pack)]  # fmt: skip
-    if not setters or call not in (gm, gm.forward):
-        return call
+    run = _restoring(gm, setters) if setters else call
+    return _telling(run, gm.meta[MUTATED]) if gm.meta.get(RUNS_AGAIN) else run
+
+
+def _telling(call: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:
+    """`call`, which raises Untouched if it fails before it has written to an input."""
+
+    def run(*args: Any) -> Any:
+        before = [args[i]._version for i in written]
+        try:
+            return call(*args)
+        except Exception as error:
+            if before == [args[i]._version for i in written]:
+                raise Untouched from error
+            raise
+
+    return run
+
+
+def _restoring(gm: GraphModule, setters: list[Node]) -> Callable[..., Any]:
     inner: list[Callable[..., Any]] = []  # most graphs are never run like this
 
     def run(*args: Any) -> Any:

@@ -9,10 +9,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from torchweld.capture.modes import restoring
+from torchweld.capture.modes import MUTATED, restoring
 from torchweld.ir.graph import VAL
-
-MUTATED = "mutated"  # GraphModule.meta: positions of the placeholders that the graph writes
 
 
 def safe_from_overlap(gm: GraphModule, call: Callable[..., Any],

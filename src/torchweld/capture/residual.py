@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from torchweld.base.errors import InternalError
+from torchweld.base.errors import InternalError, Untouched
 from torchweld.capture.by_data import Made
 from torchweld.capture.class_writes import class_statements
 from torchweld.capture.draws import DEFAULT, go_back, state_of
@@ -355,7 +355,7 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     for fn, args in modes:
         r.lines.append(f"{r.bind_const(fn)}(*{r.bind_const(args)})")
     call, calling = r.calling(call)
-    head += _or_eagerly(calling, r.back()) if again else calling
+    head += _or_eagerly(r, calling) if again else calling
     if not head and not r.lines and result == "outs[0]":
         return r.outputs, 0, None
     params = ["outs", *r.params.values()]
@@ -373,8 +373,9 @@ def _runs_again(cap: Capture) -> bool:
     """Whether the frame runs eagerly, from its start, if the graph fails: what handles the
     exception is in the frame, or what the frame had done before must be seen.
 
-    It can, if the graph has written nothing. Errors: GraphBreak if it has, and the frame may catch
-    the exception: a graph that ends before the operator that fails leaves it to Python.
+    It can, if the graph has written nothing; one that writes says whether it had (Untouched).
+    Errors: GraphBreak if it writes, and the frame may catch the exception: a graph that ends before
+    the operator that fails leaves it to Python.
     """
     does = (*cap.effects, *cap.globals_written, *cap.class_writes, *cap.generators,
             *(c for c in cap.changed if c.source is not None))  # fmt: skip
@@ -382,18 +383,32 @@ def _runs_again(cap: Capture) -> bool:
         cap.builder.risky and (cap.handles_risk or len(does) > 0))  # fmt: skip
     if not needed or cap.builder.n_calls == 0:
         return False
-    written = bool(cap.builder.mutated_inputs())
-    if written and cap.builder.risky and cap.catches_risk is not None:
+    if not cap.builder.mutated_inputs():
+        return True
+    if cap.builder.risky and cap.catches_risk is not None:
         why = "an operator whose error is caught, in a graph that writes an input"
         stop, loc = cap.catches_risk
         raise Stuck("W106", why, loc, stop)
-    return not written
+    cap.untouched = cap.builder.risky and _tells(cap)
+    return cap.untouched
 
 
-def _or_eagerly(calling: list[str], back: list[str]) -> list[str]:
+def _tells(cap: Capture) -> bool:
+    """Whether a failed graph knows that it has written to no input: version counters say it, and a
+    GPU's operators do not fail where they are called. Whole steps need the memory that a frame
+    that runs again would keep."""
+    fakes = [v.fake for _, v, _ in cap.builder.inputs]
+    return not (
+        cap.sizes.data.asks or cap.backwards or cap.builder.mode.written
+        or any(x.is_inference() or x.device.type != "cpu" for x in fakes)
+    )  # fmt: skip
+
+
+def _or_eagerly(r: Residual, calling: list[str]) -> list[str]:
     """Statements that call the graph; if it fails, the frame runs eagerly instead."""
-    return ["failed = False", "try:", *("    " + line for line in calling), "except Exception:",
-            "    failed = True", "if failed:", *back,
+    kind = r.bind_const(Untouched) if r.cap.untouched else "Exception"
+    return ["failed = False", "try:", *("    " + line for line in calling), f"except {kind}:",
+            "    failed = True", "if failed:", *r.back(),
             f"    return {EAGER}(None, *flat)"]  # fmt: skip
 
 

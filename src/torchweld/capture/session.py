@@ -183,6 +183,7 @@ class Capture:
     handles_risk: whether code of the frame handles an operator's error, or cleans up after it.
     catches_risk: of the first operator whose error may end in the frame: before which instruction
         the capture could stop, and the line.
+    untouched: whether the frame runs again if the graph fails before it writes to an input.
     handed: what a generator hands out where the capture ends.
     outside_stop: before the first instruction that advances an iterator from outside.
     modes: calls that set modes of torch, with the state before, in order.
@@ -268,7 +269,7 @@ class Capture:
         self.outside_stop = 0
         self.handed: Handed | None = None
         self.is_rest = self.in_block = False
-        self.handles_risk = False
+        self.handles_risk = self.untouched = False
         self.catches_risk: tuple[int, Loc] | None = None
         self.born: dict[int, tuple[object, int]] = {}
         self.modes: list[tuple[Any, tuple[Any, ...], Any]] = []

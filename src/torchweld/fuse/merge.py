@@ -18,6 +18,7 @@ from torchweld.fuse.cost import size_of
 from torchweld.fuse.facts import Substitution, address, apart, digits, linear
 from torchweld.fuse.group import Group, Member, index_members, loads_of
 from torchweld.fuse.target import Machine, Target
+from torchweld.fuse.tidy import checks_on_host, writes_input
 from torchweld.ir.expr import Expr, Sym, hinted, index_symbol
 from torchweld.ir.loop import Axis, Buffer, Extern, Nest, Reduce
 
@@ -200,7 +201,15 @@ def _limits(a: Group, b: Group) -> str:
         return f"together they have more than {members} nests"
     if len(a.reads.keys() | a.writes.keys() | b.reads.keys() | b.writes.keys()) > buffers:
         return f"together they touch more than {buffers} buffers"
+    if _is_late(a, b) or _is_late(b, a):
+        return "an index is checked before inputs are written"
     return ""
+
+
+def _is_late(a: Group, b: Group) -> bool:
+    """Whether `a` writes to an input, and `b` may raise."""
+    return any(writes_input(m.nest) for m in a.members) and any(
+        checks_on_host(m.nest) for m in b.members)  # fmt: skip
 
 
 def _worthless(a: Group, b: Group, target: Target) -> str:

@@ -25,7 +25,7 @@ from torchweld.fuse.simplify import simplify
 from torchweld.fuse.split import split_reductions
 from torchweld.fuse.target import Machine, reaches
 from torchweld.fuse.targets import machine_of
-from torchweld.fuse.tidy import drop_copies, drop_dead, share_equal
+from torchweld.fuse.tidy import checks_before, checks_early, drop_copies, drop_dead, share_equal
 from torchweld.ir.loop import Buffer, Extern, LoopGraph, Nest, written_inputs
 from torchweld.ir.loop_verify import verify
 from torchweld.ir.plan import Kernel, Plan, Step
@@ -58,6 +58,7 @@ def passes(
         ("split", partial(split_reductions, machine=machine)),
         ("share_parts", share_equal),
         ("canonical_again", canonical),
+        ("checks_early", checks_early),
     )
 
 
@@ -124,7 +125,8 @@ def kernels(g: LoopGraph, cfg: Config, notes: list[Refusal]) -> list[Step]:
         for at, n in enumerate(g.nodes)
     ]
     if "merge" not in cfg.skip:
-        items = merge_groups(items, predecessors(analyse(g)), notes, machine)
+        before = checks_before(g, predecessors(analyse(g)))
+        items = merge_groups(items, before, notes, machine)
     if "recompute" not in cfg.skip:
         items = recompute_apart(g, items, lambda x: machine(x.device).recompute)
     return _steps(g, items, machine)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torchweld.fuse.deps import Deps, analyse, is_pure, uses
+from torchweld.fuse.deps import Deps, analyse, is_pure, predecessors, uses
 from torchweld.fuse.facts import BufferSwap, body_facts, index_scalars
 from torchweld.ir.loop import (
     Buffer,
@@ -15,7 +15,9 @@ from torchweld.ir.loop import (
     Nest,
     Node,
     View,
+    writes,
 )
+from torchweld.ir.plan import Bundle, Kernel, Plan, Step
 
 
 def drop_dead(g: LoopGraph) -> LoopGraph:
@@ -44,6 +46,64 @@ def _must_run(n: Node) -> bool:
 def may_raise(n: Nest) -> bool:
     """Whether an index of `n` is checked at run time."""
     return body_facts(n.body).checks or any(body_facts(s).checks for s in index_scalars(n.index))
+
+
+def checks_early(g: LoopGraph) -> LoopGraph:
+    """With what may raise on a CPU, and what it is made of, before what writes to inputs.
+
+    A call that fails has then left its inputs as they were, and the frame may run again in eager.
+    """
+    checks = [i for i, n in enumerate(g.nodes) if checks_on_host(n)]
+    if not checks or not any(writes_input(n) for n in g.nodes[: checks[-1]]):
+        return g
+    before = predecessors(analyse(g))
+    early: set[int] = set()
+    waiting = checks
+    while waiting:
+        i = waiting.pop()
+        if i not in early:
+            early.add(i)
+            waiting += before[i]
+    order = [*sorted(early), *(i for i in range(len(g.nodes)) if i not in early)]
+    return replace(g, nodes=tuple(g.nodes[i] for i in order))
+
+
+def checks_before(g: LoopGraph, before: list[set[int]]) -> list[set[int]]:
+    """The nodes that must have run before each, with the checks of indices that stand in front of
+    a node that writes to an input."""
+    checks = [i for i, n in enumerate(g.nodes) if checks_on_host(n)]
+    for i, n in enumerate(g.nodes) if checks else ():
+        if writes_input(n):
+            before[i].update(c for c in checks if c < i)
+    return before
+
+
+def checks_on_host(n: Node) -> bool:
+    """Whether a kernel on a CPU may raise; those of a GPU fail for good."""
+    return isinstance(n, Nest) and n.out.device == "cpu" and may_raise(n)
+
+
+def writes_input(n: Node) -> bool:
+    return any(b.role == "input" for b in writes(n))
+
+
+def checked_before_writes(plan: Plan) -> bool:
+    """Whether no kernel may raise on a CPU at or behind the first step that writes to an input."""
+    written = False
+    for step in plan.steps:
+        nodes = _nodes_of(step)
+        written = written or any(map(writes_input, nodes))
+        if written and any(map(checks_on_host, nodes)):
+            return False
+    return True
+
+
+def _nodes_of(step: Step) -> tuple[Node, ...]:
+    if isinstance(step, Kernel):
+        return tuple(n for s in step.stages for n in s.nests)
+    if isinstance(step, Bundle):
+        return tuple(n for k in step.kernels for n in _nodes_of(k))
+    return (step,) if isinstance(step, Extern) else ()
 
 
 @dataclass(slots=True)
