@@ -1,5 +1,5 @@
 # The programs are written as users write them.
-"""Graphs that write inputs and fail on their data: what the frame did before is seen, as in eager."""
+"""Graphs that write inputs and fail on their data: what the frame did before is seen."""
 
 import pytest
 import torch

@@ -104,12 +104,17 @@ def builtin_attr(cap: Capture, obj: Value, name: str, cont: Cont | None) -> None
     if raw is MISSING:
         raise raised(AttributeError, f"'{kind.__name__}' object has no attribute '{name}'")
     if isinstance(raw, _DESCRIPTORS_OF_C):
-        cap.deliver(BoundValue(Const(raw), obj), cont)
-        return
-    bind_raw(cap, obj, raw, name, kind, cont)
+        cap.deliver(_of_c(raw, kind, obj), cont)
+    else:
+        bind_raw(cap, obj, raw, name, kind, cont)
 
 
 # ------------------------------------------------------------------- constants
+def _of_c(raw: object, kind: type, obj: Value) -> BoundValue:
+    first = Const(kind) if isinstance(raw, types.ClassMethodDescriptorType) else obj
+    return BoundValue(Const(raw), first)
+
+
 def _const_attr(cap: Capture, obj: Const, name: str, cont: Cont | None) -> None:
     real = obj.obj
     if isinstance(real, types.ModuleType):
@@ -155,9 +160,9 @@ def _real_attr(cap: Capture, obj: Const, real: object, name: str, cont: Cont | N
         raw = mro_lookup(type(real), name)
         if isinstance(raw, types.MemberDescriptorType):
             cap.deliver(cap.wrap(found, cap.pin(found)), cont)
-            return
-        bound = BoundValue(Const(raw if raw is not MISSING else found), obj)
-        cap.deliver(Const(found) if isinstance(raw, staticmethod) else bound, cont)
+        else:
+            bound = _of_c(raw if raw is not MISSING else found, type(real), obj)
+            cap.deliver(Const(found) if isinstance(raw, staticmethod) else bound, cont)
         return
     cap.deliver(from_python(found), cont)
 
@@ -284,10 +289,8 @@ def class_attr(cap: Capture, obj: Value, kind: type, name: str, cont: Cont | Non
         return
     if isinstance(raw, staticmethod):
         cap.deliver(class_value(cap, raw.__func__, kind, name), cont)
-    elif isinstance(raw, classmethod):
-        cap.deliver(BoundValue(Const(raw.__func__), obj), cont)
-    elif isinstance(raw, types.ClassMethodDescriptorType):
-        cap.deliver(BoundValue(Const(raw), obj), cont)
+    elif isinstance(raw, classmethod | types.ClassMethodDescriptorType):
+        cap.deliver(BoundValue(Const(getattr(raw, "__func__", raw)), obj), cont)
     elif isinstance(kind, enum.EnumMeta):
         cap.deliver(from_python(getattr(kind, name)), cont)
     elif _user_get(raw):
@@ -517,10 +520,8 @@ def bind_raw(cap: Capture, obj: Value, raw: Any, name: str, kind: type, cont: Co
         if kind is types.TracebackType:
             raise refuse("W122", "the frames of an exception", cap.loc())
         _slot_attr(cap, obj, raw, name, cont)
-    elif isinstance(raw, types.ClassMethodDescriptorType):
-        cap.deliver(BoundValue(Const(raw), Const(kind)), cont)
     elif isinstance(raw, _DESCRIPTORS_OF_C) and not isinstance(raw, types.BuiltinFunctionType):
-        cap.deliver(BoundValue(Const(raw), obj), cont)
+        cap.deliver(_of_c(raw, kind, obj), cont)
     elif type(raw) is INSTANCE_METHOD:
         cap.deliver(BoundValue(Const(raw.__func__), obj), cont)
     elif isinstance(raw, types.GetSetDescriptorType):

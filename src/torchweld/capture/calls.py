@@ -6,6 +6,7 @@ import collections
 import functools
 import importlib
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -212,8 +213,8 @@ def _handler_of(real: Any) -> Any:
 
 
 # what a handler meets when it is given arguments that it was not written for
-_SURPRISES = (AssertionError, AttributeError, IndexError, KeyError, NotConstant, TypeError,
-              ValueError)  # fmt: skip
+_SURPRISES = (AssertionError, AttributeError, IndexError, KeyError, NotConstant, OverflowError,
+              TypeError, ValueError)  # fmt: skip
 
 
 # classes whose methods, bound to an object, are called as functions of it
@@ -227,7 +228,7 @@ def _takes(fn: Any, n: int, names: tuple[str, ...]) -> bool:
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
-        return True
+        return _takes_tried(fn, n, names)
     try:
         signature.bind(*range(n), **dict.fromkeys(names))
     except TypeError:
@@ -235,11 +236,43 @@ def _takes(fn: Any, n: int, names: tuple[str, ...]) -> bool:
     return True
 
 
+def _takes_tried(fn: Any, n: int, names: tuple[str, ...]) -> bool:
+    """The same, of what has no signature: it is called with objects that it can do nothing with,
+    a method on an empty one of its class."""
+    given: list[object] = [object() for _ in range(n)]
+    if isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType):
+        if fn.__objclass__ not in _EMPTY or not n:
+            return True
+        given[0] = _EMPTY[fn.__objclass__]
+    elif fn not in _EMPTY and (
+            getattr(fn, "__module__", None) not in _HARMLESS or fn.__name__ in _DO_SOMETHING):
+        return True
+    try:
+        fn(*given, **{name: object() for name in names})
+    except TypeError as error:
+        return not _OF_COUNTS.search(str(error))
+    except Exception:
+        return True
+    return True
+
+
+_KINDS: tuple[Any, ...] = (
+    bool, bytes, collections.OrderedDict, collections.deque, complex, dict, float, frozenset, int,
+    list, set, str, tuple,
+)
+_EMPTY: dict[Any, object] = {**{kind: kind() for kind in _KINDS}, range: range(0), slice: slice(0)}
+_HARMLESS = ("_bisect", "_functools", "_heapq", "_operator", "builtins", "itertools", "math")
+_DO_SOMETHING = ("breakpoint", "compile", "eval", "exec", "input", "open", "print", "__import__")
+# what an error about the number or the names of the arguments says
+_OF_COUNTS = re.compile(r"(takes|expected) (no|exactly|at (most|least)|from|\d+|one)\b.*argument|"
+                        r"unexpected keyword|missing required|invalid keyword|must have at least")
+
+
 def _handle(cap: Capture, real: Any, handler: CallHandler, args: list[Value],
             kwargs: dict[str, Value], cont: Cont | None) -> None:  # fmt: skip
     """Run a handler; eager decides about arguments that it cannot take."""
     takes = _takes if is_unbound(real) else _takes.__wrapped__
-    if isinstance(real, _BUILTIN) and not takes(real, len(args), tuple(kwargs)):
+    if isinstance(real, (*_BUILTIN, type)) and not takes(real, len(args), tuple(kwargs)):
         raise refuse("W107", f"{real.__qualname__} of {len(args) + len(kwargs)} arguments",
                      cap.loc())  # fmt: skip
     try:

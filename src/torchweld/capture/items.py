@@ -207,7 +207,8 @@ def sequence_item(cap: Capture, box: ListValue | TupleValue, key: Value) -> Valu
     try:
         box.items[i] = cap.force(box.items[i])
     except IndexError:
-        raise raised(IndexError, f"{box.cls().__name__} index out of range") from None
+        name = "tuple" if isinstance(box, TupleValue) else box.cls().__name__
+        raise raised(IndexError, f"{name} index out of range") from None
     return box.items[i]  # type: ignore[return-value]
 
 

@@ -7,12 +7,16 @@ Each behaves as its namesake; being interpreted, a callback that must be inlined
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 _MISSING = object()
+_IS_EMPTY = "() iterable argument is empty"
+if sys.version_info < (3, 12):
+    _IS_EMPTY = "() arg is an empty sequence"
 
 
 def map_(fn: Any, *iterables: Any) -> Iterator[Any]:
@@ -78,9 +82,24 @@ def set_update(box: set[Any], *iterables: Any) -> None:
 
 
 def dict_update(box: dict[Any, Any], pairs: Any) -> None:
-    for pair in pairs:
-        key, value = pair
-        box[key] = value
+    for n, pair in enumerate_(pairs):
+        items = _items_of(pair)
+        if items is None:
+            what = f"dictionary update sequence element #{n}"
+            raise TypeError(f"cannot convert {what} to a sequence")
+        if len(items) != 2:
+            raise ValueError(f"dictionary update sequence element #{n} has length {len(items)}; "
+                             "2 is required")  # fmt: skip
+        box[items[0]] = items[1]
+
+
+def _items_of(pair: Any) -> Any:
+    if type(pair) is tuple or type(pair) is list:
+        return pair
+    try:
+        return list(pair)
+    except TypeError:
+        return None
 
 
 def dict_update_mapping(box: dict[Any, Any], mapping: Any) -> None:
@@ -89,6 +108,9 @@ def dict_update_mapping(box: dict[Any, Any], mapping: Any) -> None:
 
 
 def sum_(iterable: Any, start: Any = 0) -> Any:
+    if isinstance(start, (str, bytes, bytearray)):
+        kind, empty = ("strings", "''") if isinstance(start, str) else (type(start).__name__, "b''")
+        raise TypeError(f"sum() can't sum {kind} [use {empty}.join(seq) instead]")
     total = start
     for x in iterable:
         total = total + x
@@ -134,7 +156,7 @@ def extreme(iterable: Any, key: Any, default: Any, missing: Any, larger: bool) -
             best, best_key = x, k
     if best is missing:
         if default is missing:
-            raise ValueError(("max" if larger else "min") + "() iterable argument is empty")
+            raise ValueError(("max" if larger else "min") + _IS_EMPTY)
         return default
     return best
 

@@ -160,7 +160,8 @@ def _bound(r: Residual, x: BoundValue) -> str:
         name = getattr(x.func.obj, "__name__", None)
         if name is None:
             raise refuse("W107", "a bound method leaves the frame", r.cap.loc())
-        return r.assign(f"{self_}.{name}")
+        # a number needs the brackets: 1.real is none
+        return r.assign(f"({self_}).{name}" if isinstance(x.self_, Const) else f"{self_}.{name}")
     return r.assign(f"{r.bind_const(types.MethodType)}({func}, {self_})")
 
 

@@ -67,11 +67,14 @@ Kwargs = dict[str, Value]
 
 
 def text_of(cap: Capture, x: Value) -> str:
-    """A constant string argument."""
+    """The name of an attribute, a constant."""
     try:
-        return str(constant(x))
+        name = constant(x)
     except NotConstant:
         raise refuse("W107", "attribute name that is not constant", cap.loc()) from None
+    if not isinstance(name, str):
+        raise raised(TypeError, f"attribute name must be string, not '{x.cls().__name__}'")
+    return name
 
 
 def polyfill(name: Any, fn: Callable[..., Any]) -> None:
@@ -242,6 +245,9 @@ def repr_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 @function(format)
 def format_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if len(args) > 1 and not issubclass(args[1].cls(), str):
+        kind = args[1].cls().__name__
+        raise raised(TypeError, f"format() argument 2 must be str, not {kind}")
     spec = text_of(cap, args[1]) if len(args) > 1 else ""
     format_value(cap, args[0], None, spec, cont)
 
@@ -336,14 +342,16 @@ def super_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     else:
         f = cap.top
         cell = f.cells.get("__class__")
-        if cell is None or cell.contents is None:
-            raise raised(RuntimeError, "super(): no arguments")
-        kind = cell.contents = cap.force(cell.contents)
         name = f.code.params[0] if f.code.params else ""
         held = f.cells.get(name)
         first: Slot | None = held.contents if held is not None else f.locals.get(name)
         if first is None:
-            raise raised(RuntimeError, "super(): no arguments")
+            what = "arg[0] deleted" if name else "no arguments"
+            raise raised(RuntimeError, f"super(): {what}")
+        if cell is None or cell.contents is None:
+            what = "empty __class__ cell" if cell else "__class__ cell not found"
+            raise raised(RuntimeError, f"super(): {what}")
+        kind = cell.contents = cap.force(cell.contents)
         self_ = cap.force(first)
     if not (isinstance(kind, Const) and isinstance(kind.obj, type)):
         raise refuse("W107", "super() of a class that is not constant", cap.loc())
@@ -408,6 +416,8 @@ def str_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 @klass(object)
 def object_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if args or kwargs:
+        raise raised(TypeError, "object() takes no arguments")
     cap.deliver(InstanceValue(object), cont)
 
 

@@ -98,7 +98,15 @@ def make_size(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
     if not args:
         cap.deliver(TupleValue([], torch.Size), cont)
         return
-    collect(cap, args[0], lambda items: cap.deliver(TupleValue(items, torch.Size), cont))
+
+    def made(items: list[Value]) -> None:
+        for i, x in enumerate(items):
+            if isinstance(x, Const) and not hasattr(type(x.obj), "__index__"):
+                raise raised(TypeError, "torch.Size() takes an iterable of 'int' "
+                                        f"(item {i} is '{x.cls().__name__}')")  # fmt: skip
+        cap.deliver(TupleValue(list(items), torch.Size), cont)
+
+    collect(cap, args[0], made)
 
 
 def _make_dict(kind: type) -> Any:
@@ -106,6 +114,10 @@ def _make_dict(kind: type) -> Any:
         out = DictValue(kind)
         rest = args
         if kind is collections.defaultdict and args:
+            x = args[0]
+            none = isinstance(x, Const) and x.obj is None
+            if not (none or "__call__" in dir(x.cls())):
+                raise raised(TypeError, "first argument must be callable or None")
             out.factory, rest = args[0], args[1:]
         dict_update(cap, [out, *rest], kwargs, lambda _: cap.deliver(out, cont))
 
@@ -499,7 +511,8 @@ def dict_popitem(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     box = _dict(args[0])
     complete(cap, box)
     if not box.items:
-        raise raised(KeyError, "popitem(): dictionary is empty")
+        says = "" if issubclass(args[0].cls(), collections.OrderedDict) else "popitem(): "
+        raise raised(KeyError, f"{says}dictionary is empty")
     last = constant(args[1]) if len(args) > 1 else constant(kwargs.get("last", Const(True)))
     key = list(box.items)[-1 if last else 0]
     name, value = box.keys[key], cap.force(box.items[key])

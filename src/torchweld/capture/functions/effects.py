@@ -13,7 +13,7 @@ from torchweld.capture.functions.owned import print_to, run_owned
 from torchweld.capture.late import is_late_text
 from torchweld.capture.namespaces import of_the_user, written
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Cont, refuse
+from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.strings import finished, snapshot, texts_of
 from torchweld.capture.suspend import stops_of
 from torchweld.capture.tables import FUNCTIONS, METHODS, CallHandler, function
@@ -74,7 +74,10 @@ def print_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
         named = {k: constant(v) for k, v in kwargs.items() if k != "file"}
     except NotConstant:
         raise refuse("W106", "print with a separator that is not constant", cap.loc()) from None
-
+    for key in ("sep", "end"):
+        if not isinstance(named.get(key), str | None):
+            kind = type(named[key]).__name__
+            raise raised(TypeError, f"{key} must be None or a string, not {kind}")
     named_values = DictValue(dict)
     for key, item in named.items():
         named_values.items[key], named_values.keys[key] = Const(item), Const(key)

@@ -58,7 +58,10 @@ def exception_text(cap: Capture, exc: InstanceValue, as_repr: bool) -> str:
     args = exc.attrs.get("args") or TupleValue([])
     base = next(k for k in exc.klass.__mro__ if k in KINDS)
     try:
-        real = base.__new__(base, *constant(cap.unwrap(args)))
+        given = constant(cap.unwrap(args))
+        real = base.__new__(base, *given)
+        if isinstance(real, UnicodeError) and given:
+            real.__init__(*given)  # type: ignore[misc]
         real.args = constant(args)
     except NotConstant:
         raise refuse("W107", f"text of a {exc.klass.__name__} that holds objects",

@@ -12,20 +12,23 @@ from typing import Any
 from torchweld.capture import polyfills
 from torchweld.capture.attrs import MISSING, builtin_attr, mro_lookup
 from torchweld.capture.functions.builtin import polyfill, stop_with
-from torchweld.capture.items import resume, throw
-from torchweld.capture.ops import payload, user_method
+from torchweld.capture.items import iterable, resume, throw
+from torchweld.capture.ops import lacking, payload, real_call, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.suspend import has_open_block
 from torchweld.capture.tables import CLASSES, GETATTR, klass, method
 from torchweld.capture.values.base import (
     NONE,
+    BoundValue,
     Const,
     DictValue,
+    FunctionValue,
     GeneratorValue,
     InstanceValue,
     IteratorValue,
     ListValue,
+    PartialValue,
     TupleValue,
     Value,
     ViewValue,
@@ -40,9 +43,61 @@ Kwargs = dict[str, Value]
 
 def _class_polyfill(kind: Any, fn: Any) -> None:
     def handler(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-        call_as(cap, kind, fn, args, kwargs, cont)
+        _check(kind, args, kwargs)
+        _with_iterators(cap, kind, args, 0, lambda: call_as(cap, kind, fn, args, kwargs, cont))
 
     CLASSES.add(kind, handler)
+
+
+def _check(kind: Any, args: Args, kwargs: Kwargs) -> None:
+    """Raise what the class raises for such arguments: too few or many of them, bad numbers."""
+    walked = range(len(args))[_WALKED.get(kind, slice(0, 1))]
+    named = {k: () if k in _NAMES else _plain(v) for k, v in kwargs.items()}
+    given = [() if i in walked else _plain(x) for i, x in enumerate(args)]
+    if NotImplemented in given or NotImplemented in named.values():
+        return
+    real_call(lambda: bool(kind(*given, **named)))
+
+
+def _plain(x: Value) -> object:
+    """A number or text; what else there is stands for itself, if it is nothing that is counted."""
+    if type(x) is Const:
+        return x.obj if isinstance(x.obj, int | float | str | None) else len
+    return len if isinstance(x, FunctionValue | BoundValue | PartialValue) else NotImplemented
+
+
+def _with_iterators(cap: Capture, kind: Any, args: Args, start: int,
+                    then: Callable[[], None]) -> None:  # fmt: skip
+    """Ask what is iterated over for its iterator, or its items, as the class does when it is
+    called, before `then`. What a built-in container gives does not depend on when it is asked."""
+    for i in range(len(args))[_WALKED.get(kind, slice(0, 1))]:
+        x = args[i]
+        own = isinstance(x, InstanceValue) or (type(x) is Const and not iterable(cap, x))
+        if i < start or not (own or kind in _POOLS):
+            continue
+
+        def go_on(made: Value, i: int = i) -> None:
+            args[i] = made
+            _with_iterators(cap, kind, args, i + 1, then)
+
+        cap.call(Const(tuple if kind in _POOLS else iter), [x], {}, go_on)
+        return
+    then()
+
+
+# which arguments a class iterates over, if not the first one; chain asks each when it comes to it
+_WALKED: dict[Any, slice] = {
+    map: slice(1, None), filter: slice(1, 2), zip: slice(None), itertools.chain: slice(0),
+    itertools.zip_longest: slice(None), itertools.product: slice(None), itertools.count: slice(0),
+    itertools.starmap: slice(1, 2), itertools.takewhile: slice(1, 2), itertools.compress: slice(2),
+    itertools.dropwhile: slice(1, 2), itertools.filterfalse: slice(1, 2),
+}
+_NAMES = ("iterable", "data", "selectors")
+# those that take all items at once
+_POOLS = frozenset((
+    itertools.product, itertools.combinations, itertools.combinations_with_replacement,
+    itertools.permutations,
+))  # fmt: skip
 
 
 def call_as(cap: Capture, kind: type, fn: Any, args: Args, kwargs: Kwargs,
@@ -103,6 +158,8 @@ def repeat(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 
 @klass(reversed)
 def reversed_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if len(args) != 1 or kwargs:
+        raise raised(TypeError, f"reversed expected 1 argument, got {len(args)}")
     (x,) = args
     hook = user_method(cap, x, "__reversed__")
     if hook is not None:
@@ -125,6 +182,8 @@ def reversed_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> No
 
         cap.deliver(IteratorValue(step, _REVERSED_VIEWS[view.what]), cont)
         return
+    if not any(hasattr(x.cls(), name) for name in ("__reversed__", "__getitem__")):
+        raise lacking(cap, x, "__reversed__", f"'{x.cls().__name__}' object is not reversible")
     kind = next((type(reversed(k())) for k in _REVERSIBLE if box.cls() is k), reversed)
     if isinstance(x, Const) and type(x.obj) is range:
         kind = type(iter(range(0)))

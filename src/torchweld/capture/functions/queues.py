@@ -9,7 +9,7 @@ from typing import Any
 from torchweld.capture import polyfills
 from torchweld.capture.attrs import from_python
 from torchweld.capture.functions.containers import collect
-from torchweld.capture.ops import changed, length
+from torchweld.capture.ops import changed, length, real_call
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.tables import CLASSES, METHODS, klass, method
@@ -33,7 +33,8 @@ def make_deque(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> N
     maxlen = given.get("maxlen", Const(None))
     if not isinstance(maxlen, Const):
         raise refuse("W107", "deque with a length that is not constant", cap.loc())
-    out = DequeValue([], maxlen.obj)  # type: ignore[arg-type]
+    most = real_call(lambda n: collections.deque(maxlen=n).maxlen, maxlen.obj)
+    out = DequeValue([], constant(most))
     if "iterable" not in given:
         cap.deliver(out, cont)
         return

@@ -15,7 +15,7 @@ from torch import nn
 
 from torchweld.capture.arrays.functions import copied
 from torchweld.capture.attrs_write import set_attr
-from torchweld.capture.functions.builtin import get_attr_or
+from torchweld.capture.functions.builtin import callable_, get_attr_or
 from torchweld.capture.functions.dict_attrs import all_attrs
 from torchweld.capture.functions.torch_calls import parameter_of
 from torchweld.capture.instances import load_all_attrs
@@ -50,6 +50,18 @@ Kwargs = dict[str, Value]
 
 @klass(functools.partial)
 def partial(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    if not args:
+        raise raised(TypeError, "type 'partial' takes at least one argument")
+
+    def made(known: Value) -> None:
+        if not constant(known):
+            raise raised(TypeError, "the first argument must be callable")
+        _partial(cap, args, kwargs, cont)
+
+    callable_(cap, args[:1], {}, made)
+
+
+def _partial(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     fn, rest = args[0], args[1:]
     if isinstance(fn, PartialValue) and fn.kind is functools.partial:
         rest, kwargs = [*fn.args, *rest], {**fn.kwargs, **kwargs}

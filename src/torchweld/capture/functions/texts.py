@@ -10,7 +10,7 @@ import torch
 
 from torchweld.capture.attrs import get_attr
 from torchweld.capture.functions.containers import collect
-from torchweld.capture.items import get_item
+from torchweld.capture.items import get_item, iterable
 from torchweld.capture.late import LateNumber
 from torchweld.capture.numbers import is_graph_number
 from torchweld.capture.ops import payload
@@ -55,6 +55,8 @@ def str_join(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> Non
         parts = [p for item in items for p in (between, _plain(item))][1:]
         cap.deliver(join_text(cap, parts), cont)
 
+    if not iterable(cap, args[1]):
+        raise raised(TypeError, "can only join an iterable")
     collect(cap, args[1], joined)
 
 

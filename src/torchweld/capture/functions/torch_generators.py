@@ -159,8 +159,8 @@ def make(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     may_draw(cap)
     named = _constants(cap, kwargs)
     given = list(_constants(cap, dict(enumerate(args))).values())  # type: ignore[arg-type]
-    device = torch.device(*(given or [named.get("device", "cpu")]))
     try:
+        device = torch.device(*(given or [named.get("device", "cpu")]))
         twin = torch.Generator(device)
     except Exception as error:
         raise raised(type(error), *error.args) from None

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from torchweld.capture import polyfills
 from torchweld.capture.functions.containers import collect
 from torchweld.capture.items import append, dict_set, iterable, list_of
-from torchweld.capture.ops import filed_key, payload
+from torchweld.capture.opcodes.call import called
+from torchweld.capture.ops import filed_key, lacking, payload
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame, raised, refuse
 from torchweld.capture.strings import format_value, join_text
@@ -113,6 +114,8 @@ def map_add(cap: Capture, f: VFrame, i: Instr) -> None:
 def list_extend(cap: Capture, f: VFrame, i: Instr) -> None:
     item = f.stack.pop()
     box = f.stack[-i.arg]
+    if not iterable(cap, item):
+        raise raised(TypeError, f"Value after * must be an iterable, not {item.cls().__name__}")
     METHODS[(list, "extend")](cap, [box, item], {}, lambda _: None)
 
 
@@ -127,6 +130,8 @@ def set_update(cap: Capture, f: VFrame, i: Instr) -> None:
 def dict_update(cap: Capture, f: VFrame, i: Instr) -> None:
     item = f.stack.pop()
     box = f.stack[-i.arg]
+    if not hasattr(item.cls(), "keys"):
+        raise lacking(cap, item, "keys", f"'{item.cls().__name__}' object is not a mapping")
     METHODS[(dict, "update")](cap, [box, item], {}, lambda _: None)
 
 
@@ -140,9 +145,11 @@ def dict_merge(cap: Capture, f: VFrame, i: Instr) -> None:
         complete(cap, named)
         for key in named.items:
             if key in box.items:
-                name = getattr(f.stack[-i.arg - 2], "name", "function")
-                raise raised(TypeError, f"{name}() got multiple values for keyword argument "
-                                        f"'{key}'")  # fmt: skip
+                raise raised(TypeError, f"{called(f.stack[-i.arg - 2])} got multiple values for "
+                                        f"keyword argument '{key}'")  # fmt: skip
+    elif not hasattr(item.cls(), "keys"):
+        name, kind = called(f.stack[-i.arg - 2]), item.cls().__name__
+        raise lacking(cap, item, "keys", f"{name} argument after ** must be a mapping, not {kind}")
     METHODS[(dict, "update")](cap, [box, item], {}, lambda _: None)
 
 

@@ -15,6 +15,7 @@ from torchweld.capture.session import Capture
 from torchweld.capture.state import Raised, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
 from torchweld.capture.values.base import (
+    BoundValue,
     CellValue,
     Const,
     DictValue,
@@ -52,8 +53,20 @@ def call_ex(cap: Capture, f: VFrame, i: Instr) -> None:
                 raise raised(TypeError, "keywords must be strings")
             named.items[key] = kwargs[key] = cap.force(named.items[key])
     if not iterable(cap, given):
-        raise raised(TypeError, f"Value after * must be an iterable, not {given.cls().__name__}")
+        raise raised(TypeError, f"{called(fn)} argument after * must be an iterable, not "
+                                f"{given.cls().__name__}")  # fmt: skip
     collect(cap, given, lambda args: cap.call(fn, args, kwargs))
+
+
+def called(fn: Value) -> str:
+    """How Python names what is called, in an error about its arguments."""
+    if isinstance(fn, BoundValue):
+        return called(fn.func)
+    real = fn.obj if isinstance(fn, Const) else None
+    name, module = getattr(real, "__qualname__", "function"), getattr(real, "__module__", None)
+    if isinstance(fn, FunctionValue):
+        name, module = fn.qualname, constant(fn.globals).get("__name__")
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
 @opcode("MAKE_FUNCTION")

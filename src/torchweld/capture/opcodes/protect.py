@@ -73,13 +73,14 @@ def raise_op(cap: Capture, f: VFrame, i: Instr) -> None:
     _as_exception(cap, exc, lambda made: _throw(cap, made, cause))
 
 
-def _as_exception(cap: Capture, exc: Value, cont: Callable[[Value], None]) -> None:
+def _as_exception(cap: Capture, exc: Value, cont: Callable[[Value], None],
+                  says: str = "exceptions must derive") -> None:  # fmt: skip
     """The exception object of `raise exc`: a class is called."""
     if isinstance(exc, Const) and isinstance(exc.obj, type) and issubclass(exc.obj, BaseException):
         cap.call(exc, [], {}, cont)
         return
     if not issubclass(exc.cls(), BaseException):
-        raise raised(TypeError, "exceptions must derive from BaseException")
+        raise raised(TypeError, f"{says} from BaseException")
     cont(exc)
 
 
@@ -100,7 +101,7 @@ def _throw(cap: Capture, exc: Value, cause: Value | None) -> None:
         exc.attrs["__cause__"] = made
         raise Raised(exc)
 
-    _as_exception(cap, cause, chained)
+    _as_exception(cap, cause, chained, "exception causes must derive")
 
 
 @opcode("RERAISE")
