@@ -22,7 +22,7 @@ from torchweld.capture.class_state import is_users, users_hook
 from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.grads import set_grad
 from torchweld.capture.instances import instance_get, instance_set, slot_get
-from torchweld.capture.items import set_item
+from torchweld.capture.items import iterable, set_item
 from torchweld.capture.modes import memory
 from torchweld.capture.namespaces import of_the_user, opened
 from torchweld.capture.private import note, real_of
@@ -34,7 +34,9 @@ from torchweld.capture.values.base import (
     DictValue,
     FunctionValue,
     InstanceValue,
+    ListValue,
     TensorValue,
+    TupleValue,
     Value,
 )
 from torchweld.capture.wrap import read_key
@@ -221,6 +223,26 @@ def _function_set(cap: Capture, obj: FunctionValue, name: str, value: Value) -> 
         obj.attrs[name] = value
 
 
+def _exception_set(cap: Capture, exc: InstanceValue, name: str, value: Value) -> None:
+    """What an exception has of its own, which is checked when it is assigned."""
+    none = isinstance(value, Const) and value.obj is None
+    if name == "args":
+        if not iterable(cap, value):
+            raise raised(TypeError, f"'{value.cls().__name__}' object is not iterable")
+        if not isinstance(value, ListValue | TupleValue):
+            raise refuse("W106", f"args of an exception from a {value.cls().__name__}", cap.loc())
+        value = TupleValue(list(cap.force_items(value.items)))
+    elif name in ("__cause__", "__context__"):
+        if not none and not issubclass(value.cls(), BaseException):
+            what = name.strip("_")
+            raise raised(TypeError, f"exception {what} must be None or derive from BaseException")
+    elif name == "__traceback__" and not none and value.cls() is not types.TracebackType:
+        raise raised(TypeError, "__traceback__ must be a traceback or None")
+    instance_set(cap, exc, name, value)
+    if name == "__cause__":
+        instance_set(cap, exc, "__suppress_context__", Const(True))
+
+
 def generic_set(cap: Capture, obj: InstanceValue, name: str, value: Value, done: Cont) -> None:
     """object.__setattr__."""
     raw = mro_lookup(obj.klass, name)
@@ -237,7 +259,7 @@ def generic_set(cap: Capture, obj: InstanceValue, name: str, value: Value, done:
         user_set = mro_lookup(type(raw), "__set__")
         if not isinstance(user_set, types.FunctionType):
             if issubclass(obj.klass, BaseException):
-                instance_set(cap, obj, name, value)
+                _exception_set(cap, obj, name, value)
                 done(Const(None))
                 return
             raise refuse("W106", f"assignment to attribute {name}", cap.loc())

@@ -23,6 +23,9 @@ from torchweld.frame.instr import Code, Instr, Protected
 # what operators raise because of their data (bad indices, failed checks); NotImplementedError, a
 # RuntimeError too, says that there is no kernel, which caches of transformers handle
 RAISED = (IndexError, RuntimeError)
+# and what arithmetic of numbers raises
+OF_NUMBERS = (OverflowError, ValueError, ZeroDivisionError)
+Kinds = tuple[type[Exception], ...]
 
 # what the classes behind `except` are usually written with
 _CLASSES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "BUILD_TUPLE")
@@ -53,15 +56,15 @@ def _runs_code(frame: VFrame, row: Protected) -> bool:
     return str(getattr(leave, "__module__", None)).split(".")[0] != "torch"
 
 
-def catches(frame: VFrame) -> bool:
+def catches(frame: VFrame, raised: Kinds = RAISED) -> bool:
     """Whether an operator's error may end where a frame is now: in an `except` that matches it, or
     in a manager of a `with` that may swallow it. What only cleans up, and what names an unrelated
     class, does not.
     """
-    return any(_may_end(frame, row) for row in _rows(frame))
+    return any(_may_end(frame, row, raised) for row in _rows(frame))
 
 
-def _may_end(frame: VFrame, row: Protected) -> bool:
+def _may_end(frame: VFrame, row: Protected, raised: Kinds) -> bool:
     if _is_with(frame, row):
         return _may_swallow(*_leaving(frame, row))
     code = frame.code.instrs
@@ -72,7 +75,7 @@ def _may_end(frame: VFrame, row: Protected) -> bool:
         return True
     while (match := _match_behind(code, at)) is not None:
         jump = code[match + 1].target
-        if jump is None or any(_may_match(frame, x) for x in code[at:match]):
+        if jump is None or any(_may_match(frame, x, raised) for x in code[at:match]):
             return True
         at = jump
     return False
@@ -119,7 +122,7 @@ def _ends_some(code: Code) -> bool:
                for x, after in pairwise(code.instrs))  # fmt: skip
 
 
-def _may_match(frame: VFrame, named: Instr) -> bool:
+def _may_match(frame: VFrame, named: Instr, raised: Kinds) -> bool:
     if named.op == "BUILD_TUPLE":
         return False
     if named.op != "LOAD_GLOBAL":
@@ -127,4 +130,4 @@ def _may_match(frame: VFrame, named: Instr) -> bool:
     kind = frame.globals.get(named.arg, getattr(builtins, str(named.arg), None))
     if not isinstance(kind, type):
         return True
-    return any(issubclass(r, kind) for r in RAISED)
+    return any(issubclass(r, kind) for r in raised)

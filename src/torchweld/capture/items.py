@@ -21,6 +21,8 @@ from torchweld.capture.kernels import is_kernel, kernel_with_grid
 from torchweld.capture.numbers import apart, is_open, range_iterator, runs_apart
 from torchweld.capture.ops import (
     changed,
+    check_index,
+    check_iterator,
     filed_key,
     lacking,
     late_text,
@@ -74,7 +76,9 @@ def get_item(cap: Capture, obj: Value, key: Value, cont: Cont | None = None) -> 
     index = user_method(cap, key, "__index__") if isinstance(key, InstanceValue) else None
     if index is not None and key.payload is None and isinstance(  # type: ignore[attr-defined]
             box, TensorValue | ListValue | TupleValue | Const):  # fmt: skip
-        cap.call(Const(index), [key], {}, lambda k: get_item(cap, obj, k, cont))
+        if isinstance(box, TensorValue) and user_method(cap, key, "__getitem__") is not None:
+            raise refuse("W107", "a sequence of the user's as an index", cap.loc())
+        cap.call(Const(index), [key], {}, lambda k: get_item(cap, obj, check_index(k), cont))
         return
     match box:
         case LateText():
@@ -315,7 +319,7 @@ def get_iter(cap: Capture, x: Value, cont: Cont | None = None) -> None:
         return
     hook = user_method(cap, x, "__iter__")
     if hook is not None:
-        cap.call(Const(hook), [x], {}, cont)
+        cap.call(Const(hook), [x], {}, lambda made: cap.deliver(check_iterator(made), cont))
         return
     made = plain_iterator(cap, payload(x))
     if made is None:
@@ -518,6 +522,10 @@ def resume(cap: Capture, gen: GeneratorValue, sent: Value, cont: Cont,
         return
     if gen.running:
         raise raised(ValueError, "generator already executing")
+    fresh = gen.frame.code.instrs[gen.frame.ip - 1].op == "RETURN_GENERATOR"
+    if fresh and not (isinstance(sent, Const) and sent.obj is None):
+        what = "coroutine" if gen.kind is types.CoroutineType else "generator"
+        raise raised(TypeError, f"can't send non-None value to a just-started {what}")
     _enter(cap, gen, cont, finished)
     gen.frame.stack.append(sent)
 

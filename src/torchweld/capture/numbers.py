@@ -275,8 +275,10 @@ def _new(cap: Capture, fn: Callable[..., float], args: tuple[Value, ...],
          operands: list[Node | float | None]) -> GraphNumber:  # fmt: skip
     node = _node(cap, cap.builder.graph.call_function(fn, tuple(operands)))
     made = GraphNumber(node, fn, args, functools.partial(unknown, cap.loc()))
-    if fn in _PARTIAL and not in_optimizer(cap):
+    if fn in _PARTIAL and not in_optimizer(cap) and not (
+            fn is operator.truediv and type(args[1]) is Const and args[1].obj != 0):  # fmt: skip
         cap.builder.may_fail.append(made)
+        cap.note_risk(of_numbers=True)
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -139,10 +140,49 @@ def truth(cap: Capture, x: Value, cont: Callable[[bool], None]) -> None:
     hook = user_method(cap, x, "__bool__") or (
         None if isinstance(x, Const) else user_method(cap, x, "__len__")
     )
-    if hook is not None:
-        cap.call(Const(hook), [x], {}, lambda v: truth(cap, v, cont))
+    if hook is None:
+        cont(plain_truth(cap, payload(x)))
         return
-    cont(plain_truth(cap, payload(x)))
+
+    def told(v: Value) -> None:
+        if hook.__name__ == "__bool__" and not issubclass(v.cls(), bool):
+            kind = v.cls().__name__
+            raise raised(TypeError, f"__bool__ should return bool, returned {kind}")
+        truth(cap, check_length(v) if hook.__name__ == "__len__" else v, cont)
+
+    cap.call(Const(hook), [x], {}, told)
+
+
+def check_length(n: Value) -> Value:
+    """What a user's __len__ gives. Errors: Raised if that is no length."""
+    if type(n) is Const and not (isinstance(n.obj, int) and 0 <= n.obj <= sys.maxsize):
+        real_call(lambda: len(Sized(n.obj)))
+    return n
+
+
+def check_index(n: Value) -> Value:
+    """What a user's __index__ gives. Errors: Raised if that is no integer."""
+    if not issubclass(n.cls(), int):
+        raise raised(TypeError, f"__index__ returned non-int (type {n.cls().__name__})")
+    return n
+
+
+def check_iterator(made: Value) -> Value:
+    """What a user's __iter__ gives. Errors: Raised if that is no iterator."""
+    kind = made.cls()
+    if not hasattr(kind, "__next__"):
+        raise raised(TypeError, f"iter() returned non-iterator of type '{kind.__name__}'")
+    return made
+
+
+class Sized:
+    """Something with a length."""
+
+    def __init__(self, n: object) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n  # type: ignore[return-value]
 
 
 def plain_truth(cap: Capture, x: Value) -> bool:

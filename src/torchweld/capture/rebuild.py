@@ -245,7 +245,7 @@ _FROM_ARGS = ("args", "message", "exceptions")  # the last two: of an exception 
 
 
 def _instance(r: Residual, x: InstanceValue) -> str:
-    if x.klass in (torch._C._InferenceMode, contextvars.Token):
+    if x.klass in (torch._C._InferenceMode, contextvars.Token, types.TracebackType):
         raise stuck(r.cap, x)
     kind = r.bind_const(x.klass)
     if issubclass(x.klass, weakref.ref):

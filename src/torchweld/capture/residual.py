@@ -341,6 +341,9 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     r.after_graph()
     for number in cap.builder.may_fail:
         r.expr(number)  # raises what Python raises
+    computed = r.lines[:]
+    if again:
+        r.lines.clear()
     _effects(r, grad_mode)
     if rest is not None:
         result = f"{GO_ON}({PIECE}, {rest.state(r.expr)})"
@@ -355,7 +358,7 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     for fn, args in modes:
         r.lines.append(f"{r.bind_const(fn)}(*{r.bind_const(args)})")
     call, calling = r.calling(call)
-    head += _or_eagerly(r, calling) if again else calling
+    head += _or_eagerly(r, [*calling, *computed]) if again else calling
     if not head and not r.lines and result == "outs[0]":
         return r.outputs, 0, None
     params = ["outs", *r.params.values()]
@@ -379,13 +382,14 @@ def _runs_again(cap: Capture) -> bool:
     """
     does = (*cap.effects, *cap.globals_written, *cap.class_writes, *cap.generators,
             *(c for c in cap.changed if c.source is not None))  # fmt: skip
+    risky = cap.builder.risky or len(cap.builder.may_fail) > 0
     needed = cap.in_block or cap.sizes.data.asks or (
-        cap.builder.risky and (cap.handles_risk or len(does) > 0))  # fmt: skip
-    if not needed or cap.builder.n_calls == 0:
+        risky and (cap.handles_risk or len(does) > 0))  # fmt: skip
+    if not needed or (cap.builder.n_calls == 0 and not cap.builder.may_fail):
         return False
     if not cap.builder.mutated_inputs():
         return True
-    if cap.builder.risky and cap.catches_risk is not None:
+    if risky and cap.catches_risk is not None:
         why = "an operator whose error is caught, in a graph that writes an input"
         stop, loc = cap.catches_risk
         raise Stuck("W106", why, loc, stop)

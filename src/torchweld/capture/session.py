@@ -17,7 +17,7 @@ from torchweld.base.errors import GraphBreak, InternalError
 from torchweld.base.loc import NOWHERE, Loc
 from torchweld.capture.class_state import ClassAttr, ClassState
 from torchweld.capture.fx_build import GraphBuilder
-from torchweld.capture.handlers import catches, handles
+from torchweld.capture.handlers import OF_NUMBERS, RAISED, catches, handles
 from torchweld.capture.late import NUMBERS, LateNumbers, is_scheduled
 from torchweld.capture.state import Cont, Handed, Stuck, VFrame, refuse
 from torchweld.capture.symbolic import Sizes, Varying
@@ -453,10 +453,12 @@ class Capture:
         """Before which instruction the capture could stop to be without a value; 0: unknown."""
         return self.born.get(id(value), (value, 0))[1]
 
-    def note_risk(self) -> None:
-        """An operator is recorded that may raise because of its data."""
+    def note_risk(self, of_numbers: bool = False) -> None:
+        """An operator is recorded that may raise because of its data; or arithmetic of numbers,
+        whose errors are of other classes."""
         self.handles_risk = self.handles_risk or any(map(handles, self.frames))
-        if self.catches_risk is None and any(map(catches, self.frames)):
+        raised = OF_NUMBERS if of_numbers else RAISED
+        if self.catches_risk is None and any(catches(f, raised) for f in self.frames):
             self.catches_risk = next(iter(self.stop_numbers(self)), 0), self.loc()
 
     def note_data(self) -> None:

@@ -47,7 +47,8 @@ def format_value(cap: Capture, x: Value, conversion: str | None, spec: str,
     """f"{x!conversion:spec}"."""
     hook = user_method(cap, x, _SPECIAL.get(conversion or "", "__format__"))
     if hook is not None and not conversion:
-        cap.call(Const(hook), [x, Const(spec)], {}, cont)
+        cap.call(Const(hook), [x, Const(spec)], {}, lambda text: cap.deliver(
+            _checked(text, "__format__ must return a str, not"), cont))  # fmt: skip
         return
     if isinstance(x, InstanceValue) and not conversion and (payload(x) is x or not spec):
         if spec and not issubclass(x.klass, BaseException):
@@ -57,9 +58,18 @@ def format_value(cap: Capture, x: Value, conversion: str | None, spec: str,
     if hook is None and conversion == "s":
         hook = user_method(cap, x, "__str__") or _repr_hook(cap, x)
     if hook is not None:
-        cap.call(Const(hook), [x], {}, lambda text: format_value(cap, text, None, spec, cont))
+        says = f"{hook.__name__} returned non-string (type"
+        cap.call(Const(hook), [x], {}, lambda text: format_value(
+            cap, _checked(text, says, ")"), None, spec, cont))  # fmt: skip
         return
     _plain_text(cap, x, conversion, spec, cont)
+
+
+def _checked(text: Value, says: str, end: str = "") -> Value:
+    """What a method of the user's gave. Errors: Raised if that is no text."""
+    if not issubclass(text.cls(), str):
+        raise raised(TypeError, f"{says} {text.cls().__name__}{end}")
+    return text
 
 
 def _repr_hook(cap: Capture, x: Value) -> types.FunctionType | None:

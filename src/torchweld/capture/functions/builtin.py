@@ -25,6 +25,8 @@ from torchweld.capture.ops import (
     BINARY,
     UNARY,
     binary,
+    check_index,
+    check_length,
     length,
     payload,
     real_call,
@@ -92,7 +94,7 @@ def len_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     (x,) = args
     hook = user_method(cap, x, "__len__")
     if hook is not None:
-        cap.call(Const(hook), [x], {}, cont)
+        cap.call(Const(hook), [x], {}, lambda n: cap.deliver(check_length(n), cont))
         return
     if isinstance(x, TensorValue) and x.fake.ndim:
         cap.deliver(number_value(x.fake.shape[0]), cont)
@@ -386,7 +388,9 @@ def _number(kind: type, special: str) -> CallHandler:
             raise refuse("W102", f"{kind.__name__}() of a Tensor", cap.loc())
         hook = user_method(cap, args[0], special) if args else None
         if hook is not None:
-            cap.call(Const(hook), args, {}, cont)
+            owner = args[0].cls().__name__
+            cap.call(Const(hook), args, {}, lambda n: cap.deliver(
+                _as_number(kind, owner, n), cont))  # fmt: skip
             return
         try:
             named = {k: constant(v) for k, v in kwargs.items()}
@@ -397,6 +401,15 @@ def _number(kind: type, special: str) -> CallHandler:
         cap.deliver(real_call(lambda *a: kind(*a, **named), *real), cont)
 
     return handler
+
+
+def _as_number(kind: type, owner: str, n: Value) -> Value:
+    """What `__int__`, `__float__` or `__complex__` of a user's class gave, checked as by `kind`."""
+    if type(n) is not Const or type(n.obj) is kind:
+        return n
+    given = n.obj
+    gives = dict.fromkeys(("__int__", "__float__", "__complex__"), lambda _: given)
+    return real_call(kind, type(owner, (), gives)())
 
 
 for _kind, _special in ((int, "__int__"), (float, "__float__"), (complex, "__complex__")):
@@ -440,7 +453,7 @@ def range_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     hook = user_method(cap, args[at], "__index__") if at is not None else None
     if at is not None and hook is not None:
         cap.call(Const(hook), [args[at]], {}, lambda n: range_(
-            cap, [*args[:at], n, *args[at + 1 :]], kwargs, cont))  # fmt: skip
+            cap, [*args[:at], check_index(n), *args[at + 1 :]], kwargs, cont))  # fmt: skip
         return
     for i, x in enumerate(args):
         if isinstance(x, TensorValue):

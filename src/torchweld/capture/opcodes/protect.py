@@ -84,11 +84,22 @@ def _as_exception(cap: Capture, exc: Value, cont: Callable[[Value], None],
     cont(exc)
 
 
+def _leave_chain(first: Value, exc: Value) -> None:
+    """Take an exception out of the chain of contexts that it is about to get."""
+    at: object = first
+    while isinstance(at, InstanceValue):
+        context = at.attrs.get("__context__")
+        if context is exc:
+            at.attrs["__context__"] = NONE
+        at = context
+
+
 def _throw(cap: Capture, exc: Value, cause: Value | None) -> None:
     if not isinstance(exc, InstanceValue):
         raise refuse("W107", f"a {exc.cls().__name__} is raised", cap.loc())
     handled = cap.handled[-1] if cap.handled else NONE
-    if handled is not exc:
+    if handled is not NONE and handled is not exc:
+        _leave_chain(handled, exc)
         exc.attrs["__context__"] = handled
     if cause is None:
         raise Raised(exc)
