@@ -75,6 +75,8 @@ CUT = torch.randn(2, 6, 8, 6).to(memory_format=torch.channels_last)[:, :3, ::2]
     (LAST, lambda x: torch.isin(x, torch.zeros(2))),
     (LAST, lambda x: torch.isin(x, 1.0)),
     (LAST, lambda x: torch.nn.functional.rrelu(x)),
+    (LAST, lambda x: torch.nn.functional.rrelu(x, training=True)),
+    (CUT, lambda x: torch.nn.functional.rrelu(x, training=True)),
     (CUT, lambda x: x.index_fill(1, torch.tensor([2, 0]), 1.0)),
 ])  # fmt: skip
 def test_strides_of_images_are_predicted_as_the_kernel_gives_them(x, work):

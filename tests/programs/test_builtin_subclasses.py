@@ -10,6 +10,8 @@ import pytest
 import torch
 from program_calls import Programs, check
 
+import torchweld
+
 PROGRAMS = Programs()
 stateless = PROGRAMS.stateless
 
@@ -369,3 +371,26 @@ def mutattr_(x, y, n):
 @pytest.mark.parametrize(("make", "breaks"), PROGRAMS.rows)
 def test_program(make, breaks):
     check(make, breaks)
+
+
+class Keyed(dict):
+    def __iter__(self):
+        return iter(["q"])
+
+    def keys(self):
+        return ["q"]
+
+    def __getitem__(self, key):
+        return "got " + key
+
+
+def test_c_asks_a_dict_whose_class_says_what_its_keys_are():
+    def merged(x, given):
+        mine = Keyed(a=2)
+        return {"z": 1} | mine, mine | {"z": 1}, {"z": 1} | given, mine.copy(), given.copy(), x + 1
+
+    given, x = Keyed(b=3), torch.ones(2)
+    compiled = torchweld.compile(merged, fullgraph=True)
+    for _ in range(2):
+        assert compiled(x, given)[:5] == merged(x, given)[:5]
+    assert merged(x, given)[0] == {"z": 1, "q": "got q"}

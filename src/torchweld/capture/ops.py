@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchweld.base.errors import GraphBreak
+from torchweld.capture import polyfills
 from torchweld.capture.arrays.operators import (
     array_binary,
     array_length,
@@ -292,6 +293,10 @@ def binary(cap: Capture, symbol: str, a: Value, b: Value, cont: Cont | None = No
     if hook is not None:
         cap.call(Const(hook), [a, b], {}, _unless_not_implemented(cap, symbol, a, b, cont))
         return
+    if symbol == "|" and any(says_its_keys(cap, x) for x in (a, b)) and (
+            all(_of_dict(x.cls()) for x in (a, b))):  # fmt: skip
+        cap.call(Const(polyfills.dict_or), [a, b], {}, cont)
+        return
     if symbol in ("|", "|=") and any(map(_ordered, (a, b))):
         why = f"{symbol} of a {(a if _ordered(a) else b).cls().__name__}"
         raise refuse("W107", why, cap.loc())
@@ -457,6 +462,17 @@ def _kind_of_sum(a: type, b: type) -> type:
 
 _SET_OPS = {operator.or_: "union", operator.and_: "intersection", operator.sub: "difference",
             operator.xor: "symmetric_difference"}  # fmt: skip
+
+
+def _of_dict(kind: type) -> bool:
+    """Whether `|` of a class is that of dict."""
+    return getattr(kind, "__or__", None) is dict.__or__
+
+
+def says_its_keys(cap: Capture, x: Value) -> bool:
+    """Whether C asks a dict for its keys and items, instead of copying what it holds."""
+    return (isinstance(x, InstanceValue) and isinstance(x.payload, DictValue)
+            and user_method(cap, x, "__iter__") is not None)  # fmt: skip
 
 
 def merge_dicts(cap: Capture, a: DictValue, b: DictValue) -> DictValue:

@@ -22,13 +22,14 @@ from typing import Any, ClassVar
 
 import torch
 
+from torchweld.capture import polyfills
 from torchweld.capture.attrs import from_python, mro_lookup, watch_class
 from torchweld.capture.class_state import users_hook
 from torchweld.capture.kernels import inner_function
 from torchweld.capture.late import LateNumber, is_time, takes_late
 from torchweld.capture.leaf_reads import by_name, guard_leaf
 from torchweld.capture.marks import Mark, mark_of
-from torchweld.capture.ops import user_method
+from torchweld.capture.ops import says_its_keys, user_method
 from torchweld.capture.plain_classes import is_plain, is_pure
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
@@ -329,6 +330,9 @@ def _builtin_method(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
     if inner is not None and fn.__name__ == "copy" and owner in (
             collections.OrderedDict, collections.defaultdict):  # fmt: skip
         raise refuse("W107", f"copy() of a {args[0].cls().__name__}", cap.loc())
+    if fn is dict.copy and args and says_its_keys(cap, args[0]):
+        cap.call(Const(polyfills.dict_or), [args[0], DictValue(dict)], {}, cont)
+        return
     if inner is not None and owner is not object:
         args = [inner, *args[1:]]
         handler = METHODS.get((inner.cls(), fn.__name__)) or (

@@ -107,6 +107,14 @@ def dict_update_mapping(box: dict[Any, Any], mapping: Any) -> None:
         box[key] = mapping[key]
 
 
+def dict_or(left: Any, right: Any) -> dict[Any, Any]:
+    """What C makes of a dict whose class says itself what its keys are."""
+    out: dict[Any, Any] = {}
+    out.update(left)
+    out.update(right)
+    return out
+
+
 def sum_(iterable: Any, start: Any = 0) -> Any:
     if isinstance(start, (str, bytes, bytearray)):
         kind, empty = ("strings", "''") if isinstance(start, str) else (type(start).__name__, "b''")

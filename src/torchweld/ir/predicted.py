@@ -71,12 +71,22 @@ def _unshuffled(mode: Any, args: Sequence[Any]) -> Any:
         return torch.empty_like(x)
 
 
+def _random_slopes(mode: Any, args: Sequence[Any]) -> Any:
+    """In the standard layout where slopes are drawn on a CPU; torch says: in that of the tensor."""
+    x = args[0]
+    if x.device.type != "cpu" or not any(args[4:5]) or x.is_contiguous():
+        return NotImplemented
+    with below_functionalization(), mode:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
 _ANEW: dict[object, Callable[[Any, Sequence[Any]], Any]] = {
     aten.smooth_l1_loss_backward.default: _loss_gradient,
     aten.mse_loss_backward.default: _loss_gradient,
     aten.soft_margin_loss_backward.default: _loss_gradient,
     aten.mkldnn_rnn_layer_backward.default: _lstm_gradients,
     aten.pixel_unshuffle.default: _unshuffled,
+    aten.rrelu_with_noise.default: _random_slopes,
 }
 
 

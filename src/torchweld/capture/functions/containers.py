@@ -23,7 +23,14 @@ from torchweld.capture.items import (
     plain_iterator,
     set_item,
 )
-from torchweld.capture.ops import changed, filed_key, length, payload, user_method
+from torchweld.capture.ops import (
+    changed,
+    filed_key,
+    length,
+    payload,
+    says_its_keys,
+    user_method,
+)
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.symbolic import number_value
@@ -447,10 +454,9 @@ def _asked_for_items(cap: Capture, x: Value, into: DictValue) -> bool:
     """Whether C code reads a dict by what its class says of its keys and items."""
     if not isinstance(x, InstanceValue) or not isinstance(x.payload, DictValue):
         return False
-    names = ["__iter__"]
-    if collections.OrderedDict in (*x.klass.__mro__, into.kind):
-        names += ["keys", "__getitem__"]
-    return any(user_method(cap, x, n) is not None for n in names)
+    names = ("keys", "__getitem__") if collections.OrderedDict in (
+        *x.klass.__mro__, into.kind) else ()  # fmt: skip
+    return says_its_keys(cap, x) or any(user_method(cap, x, n) is not None for n in names)
 
 
 @method(DICTS, "update")
