@@ -385,13 +385,16 @@ def _without_gradients(gm: GraphModule, program: Program) -> Compiled:
     return Compiled(executable, executable, again=again)
 
 
-def _explaining(gm: GraphModule, program: Program) -> Callable[..., Any] | None:
-    """What raises eager's error where a kernel fails: the graph itself, in ATen. None where a
-    kernel may have written to an input before.
-    """
-    if program.meta["mutated"] and not program.meta["checks_first"]:
-        return None
-    return _untouched if gm.meta.get(RUNS_AGAIN) else restoring(gm, gm.forward)
+def _explaining(gm: GraphModule, program: Program) -> Callable[..., Any]:
+    """What raises eager's error, of the inputs of a call in which a kernel failed."""
+    clean = not program.meta["mutated"] or program.meta["checks_first"]
+    if clean and gm.meta.get(RUNS_AGAIN):
+        return _untouched
+
+    def explain(*inputs: Any) -> None:
+        importlib.import_module("torchweld.failures").raise_as_eager(gm, inputs, clean)
+
+    return explain
 
 
 def _untouched(*_: object) -> None:
