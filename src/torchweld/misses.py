@@ -15,6 +15,7 @@ import torch
 from torchweld.capture.class_state import ClassState
 from torchweld.capture.guard_build import load
 from torchweld.capture.late import Decided
+from torchweld.capture.predicates import Equals, SameNumber
 from torchweld.capture.size_guards import value_of
 from torchweld.frame.program import Entry, tensor_codes
 from torchweld.ir.guard import Guard, SizeRelation
@@ -187,6 +188,12 @@ def _name(guard: Guard) -> str:
     return f"`{place(guard.source)}`" if guard.source is not None else "state"
 
 
+def _one(kind: type) -> str:
+    """A class with its article: an int, a float."""
+    name = kind.__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
+
+
 def _equal(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
     number = type(guard.expected) in (int, float) and type(now) in (int, float)
     fix = "pass it as a tensor, or keep it the same" if number else "keep it the same"
@@ -206,8 +213,8 @@ def _not_identity(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[
 
 def _type(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
     assert isinstance(guard.expected, type)
-    new = "not there" if now is _GONE else f"a {type(now).__name__}"
-    return f"{_name(guard)} was a {guard.expected.__name__}, is {new}", "pass one type"
+    new = "not there" if now is _GONE else _one(type(now))
+    return f"{_name(guard)} was {_one(guard.expected)}, is {new}", "pass one type"
 
 
 def _length(guard: Guard, now: Any, args: tuple[object, ...]) -> tuple[str, str]:
@@ -249,7 +256,7 @@ def _tensor(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, s
         return f"{name} was a tensor, is {shown(now)}", "pass a tensor"
     new = tensor_codes(now)
     if old[0] is not new[0]:
-        return f"{name} was a {old[0].__name__}, is a {new[0].__name__}", "pass one class"
+        return f"{name} was {_one(old[0])}, is {_one(new[0])}", "pass one class"
     if old[1] != new[1]:
         was = _dtypes().get(old[1], old[1])
         return f"{name} was {was}, is {str(now.dtype).removeprefix('torch.')}", "pass one dtype"
@@ -313,6 +320,9 @@ def _predicate(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str
         name = place(guard.source)
         number = now.item() if isinstance(now, torch.Tensor) else now
         return f"`{guard.expected.text(name)}` held, but `{name}` is {shown(number)}", ""
+    if isinstance(guard.expected, Equals | SameNumber):
+        words = f"{_name(guard)} was {shown(guard.expected.obj)}, is {shown(now)}"
+        return words, "keep it the same"
     said = getattr(guard.expected, "__name__", guard.expected)
     return f"{said} was true of {_name(guard)}, is not", ""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -47,6 +48,10 @@ def counted(x, box):
     return x + box.n
 
 
+def part(x, at):
+    return x[at] * 2
+
+
 class Box:
     def __init__(self, n):
         self.n = n
@@ -87,7 +92,11 @@ REASONS = {
     "length": (total, ([ONE, ONE],), ([ONE],), "`xs` had length 2, has 1"),
     "function": (run, (X, torch.sin), (X, torch.cos), "`fn` was torch.sin, is torch.cos"),
     "attribute": (counted, (X, Box(1)), (X, Box(2)), "`box.n` was 1, is 2"),
-    "type": (counted, (X, Box(1)), (X, Other(1)), "`box` was a Box, is a Other"),
+    "type": (counted, (X, Box(1)), (X, Other(1)), "`box` was a Box, is an Other"),
+    "slice": (part, (X, slice(0, 2)), (X, slice(0, 3)),
+              "`at` was slice(0, 2, None), is slice(0, 3, None); keep it the same"),
+    "NumPy's number": (part, (X, np.int64(1)), (X, np.int64(2)),
+                       "`at` was np.int64(1), is np.int64(2); keep it the same"),
     "one object": (added, (ONE.clone(), ONE), (ONE, ONE), "`x` and `y` were two objects, are one"),
 }  # fmt: skip
 

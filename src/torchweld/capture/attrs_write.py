@@ -21,7 +21,7 @@ from torchweld.capture.attrs import (
 from torchweld.capture.class_state import is_users, users_hook
 from torchweld.capture.class_writes import set_class_attr
 from torchweld.capture.grads import set_grad
-from torchweld.capture.instances import instance_get, instance_set, slot_get
+from torchweld.capture.instances import instance_get, instance_replaced, instance_set, slot_get
 from torchweld.capture.items import iterable, set_item
 from torchweld.capture.modes import memory
 from torchweld.capture.namespaces import of_the_user, opened
@@ -269,8 +269,7 @@ def generic_set(cap: Capture, obj: InstanceValue, name: str, value: Value, done:
     else:
         if not obj.klass.__dictoffset__ and not issubclass(obj.klass, threading.local):
             raise raised(AttributeError, _lacks(obj, name))
-        if obj.real is not None and name not in obj.attrs:
-            instance_get(cap, obj, name)
+        instance_replaced(cap, obj, name)
         instance_set(cap, obj, name, value)
     done(Const(None))
 
@@ -295,8 +294,7 @@ def module_set(cap: Capture, obj: InstanceValue, name: str, value: Value) -> boo
     if raw is not MISSING and is_data_descriptor(raw):
         generic_set(cap, obj, name, value, lambda _: None)
         return True
-    if obj.real is not None and name not in obj.attrs:
-        instance_get(cap, obj, name)
+    instance_replaced(cap, obj, name)
     instance_set(cap, obj, name, value)
     return True
 

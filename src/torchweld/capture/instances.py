@@ -30,16 +30,9 @@ def instance_get(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
         if known is not None:
             cap.touched.append(known)
         return known
-    if obj.real is None:
+    table, source = _own_table(obj)
+    if table is None or source is None:
         return None
-    own = issubclass(obj.klass, threading.local)  # each thread has a dictionary of its own
-    table = obj.real.__dict__ if own else instance_dict(obj.real)
-    if table is None:
-        return None
-    assert obj.source is not None
-    source: Source = InstanceDict.make(obj.source)
-    if own:
-        source = Attr.make(obj.source, "__dict__")
     if name in table:
         found = cap.wrap(table[name], Item.make(source, name, False))
         obj.attrs[name] = found
@@ -47,6 +40,28 @@ def instance_get(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
     cap.guard("lacks_key", source, name)
     obj.attrs[name] = None
     return None
+
+
+def _own_table(obj: InstanceValue) -> tuple[dict[str, Any] | None, Source | None]:
+    """The dictionary of an instance from outside, and where it is read from."""
+    if obj.real is None:
+        return None, None
+    assert obj.source is not None
+    if issubclass(obj.klass, threading.local):  # each thread has a dictionary of its own
+        return obj.real.__dict__, Attr.make(obj.source, "__dict__")
+    return instance_dict(obj.real), InstanceDict.make(obj.source)
+
+
+def instance_replaced(cap: Capture, obj: InstanceValue, name: str) -> None:
+    """Guards whether an attribute that is assigned was there, which decides where it stands among
+    the others. What it was does not matter."""
+    table, source = _own_table(obj)
+    if name in obj.attrs or table is None:
+        return
+    if name in table:
+        cap.guard("has_key", source, name)
+    else:
+        instance_get(cap, obj, name)
 
 
 def instance_set(cap: Capture, obj: InstanceValue, name: str, value: Value | None) -> None:

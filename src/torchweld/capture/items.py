@@ -56,7 +56,7 @@ from torchweld.capture.values.base import (
 from torchweld.capture.values.number import RangeValue
 from torchweld.capture.values.owned import OwnedValue, ProxyValue
 from torchweld.capture.values.sequences import DequeValue, GrowingList
-from torchweld.capture.wrap import complete, need_frozen, read_key, set_order
+from torchweld.capture.wrap import complete, has_key, need_frozen, read_key, set_order
 
 
 # ----------------------------------------------------------------------- items
@@ -174,7 +174,7 @@ def dict_set(cap: Capture, box: DictValue, key: Value, value: Value) -> None:
     """box[key] = value."""
     filed = filed_key(cap, key)
     if filed not in box.items:
-        read_key(cap, box, filed)  # learns whether it is new, and so where it goes in the order
+        has_key(cap, box, filed)  # learns whether it is new, and so where it goes in the order
     box.items[filed] = value
     box.keys.setdefault(filed, key)
     box.absent.discard(filed)
