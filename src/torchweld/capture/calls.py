@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
@@ -383,6 +384,9 @@ def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: d
     if raw is MISSING:
         raise raised(TypeError, f"'{fn.klass.__name__}' object is not callable")
     watch_class(cap, fn.klass)
+    if issubclass(fn.klass, LazyModuleMixin) and raw is torch.nn.Module.__call__:
+        why = f"the first call of a {fn.klass.__name__}, which makes its parameters"
+        raise refuse("W103", why, cap.loc())
     if raw is torch.nn.Module.__call__ and plain_module_call(cap, fn):
         forward = instance_get(cap, fn, "forward")
         if forward is not None:

@@ -62,7 +62,7 @@ _READS_DATA = frozenset((
 _OUTSIDE = frozenset((
     "data_ptr", "untyped_storage", "storage", "__reduce_ex__", "set_", "share_memory_",
     "pin_memory", "retain_grad", "resize_", "__deepcopy__", "__dlpack__", "apply_", "map_",
-    "detach_", "resize_as_",
+    "resize_as_",
 ))  # fmt: skip
 _RESHAPE = ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_")
 
@@ -104,7 +104,7 @@ def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None)
     if lost_history(obj.fake):
         raise refuse("W107", f"Tensor.{name} of a view of no_grad, written since", cap.loc())
     leaf = obj.fake.is_leaf
-    if name in ("is_leaf", "grad_fn") and (leaf or (name == "is_leaf" and real is not None)):
+    if name == "is_leaf" or (name == "grad_fn" and leaf):
         if real is not None and real.requires_grad and obj.source is not None:
             cap.guard("equal", Attr.make(obj.source, "is_leaf"), real.is_leaf)
         cap.deliver(Const(leaf if name == "is_leaf" else None), cont)
@@ -220,6 +220,23 @@ def requires_grad_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
     cap.deliver(cap.builder.call("call_method", "requires_grad_", args, kwargs, cap.loc()), cont)
 
 
+def detach_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+            cont: Cont | None) -> None:  # fmt: skip
+    """Of a tensor made in the frame: from now on it is what detach() gives."""
+    (tensor,) = args
+    assert isinstance(tensor, TensorValue)
+    cap.reads_grad = True
+    builder = cap.builder
+    if builder.reals.get(id(tensor)) is not None or builder.bodies or tensor.fake._is_view():
+        raise refuse("W106", "Tensor.detach_", cap.loc())
+    if tensor.fake.requires_grad:
+        made = builder.call("call_method", "detach", [tensor], {}, cap.loc())
+        assert isinstance(made, TensorValue)
+        tensor.node, tensor.fake = made.node, made.fake
+        builder.known(tensor)
+    cap.deliver(tensor, cont)
+
+
 def float_of(cap: Capture, args: list[Value], kwargs: dict[str, Value],
              cont: Cont | None) -> None:  # fmt: skip
     """float() of a tensor: no size, so that the graph computes with it."""
@@ -239,6 +256,7 @@ def register_methods() -> None:
             if raw is not MISSING and raw not in FUNCTIONS:
                 FUNCTIONS.add(raw, make(name))
     FUNCTIONS.add(mro_lookup(torch.Tensor, "requires_grad_"), requires_grad_)
+    FUNCTIONS.add(mro_lookup(torch.Tensor, "detach_"), detach_)
     for name, handler in (("item", item), ("__float__", float_of)):
         FUNCTIONS.add(mro_lookup(torch.Tensor, name), handler)
     FUNCTIONS.add(mro_lookup(torch.Tensor, "tolist"), tolist)
