@@ -72,7 +72,7 @@ def _source(names: Sequence[str], waits: Sequence[State], i: int) -> Source:
 def _parts(x: object, source: Source, dim: int) -> Iterator[Part]:
     if type(x) in _FLAT:
         yield source, "number", 0
-    elif type(x) in _TENSORS and x.dim() > dim:
+    elif isinstance(x, torch.Tensor) and type(x) in _TENSORS and x.dim() > dim:
         yield source, "size", dim
         yield from ((source, "stride", d) for d in range(dim))
     elif type(x) in (list, tuple):
