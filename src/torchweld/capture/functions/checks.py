@@ -88,7 +88,7 @@ def _may_expect(cap: Capture) -> bool:
     """Whether the frame can run again: see `suppose`, which says so for all of it."""
     builder = cap.builder
     return builder.takes_data and cap.sizes.data.supposes and not (
-        builder.mutated_inputs() or builder.mode.draws or builder.frees_outside)  # fmt: skip
+        builder.mutated_inputs() or builder.frees_outside)  # fmt: skip
 
 
 def check(cap: Capture, c: Condition, message: str) -> bool:
