@@ -390,7 +390,7 @@ def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: d
         return
     if issubclass(fn.klass, LazyModuleMixin) and raw is torch.nn.Module.__call__:
         why = f"the first call of a {fn.klass.__name__}, which makes its parameters"
-        raise refuse("W103", why, cap.loc())
+        raise refuse("W103", why, cap.loc(), "call the module once before it is compiled")
     if raw is torch.nn.Module.__call__ and plain_module_call(cap, fn):
         forward = instance_get(cap, fn, "forward")
         if forward is not None:

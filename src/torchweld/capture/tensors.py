@@ -216,7 +216,8 @@ def requires_grad_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
         cap.deliver(tensor, cont)
         return
     if cap.builder.reals.get(id(tensor)) is not None or cap.builder.bodies or flag is not True:
-        raise refuse("W106", "Tensor.requires_grad_", cap.loc())
+        raise refuse("W106", "Tensor.requires_grad_ of a Tensor from outside", cap.loc(),
+                     "call it before the compiled function is called")  # fmt: skip
     cap.deliver(cap.builder.call("call_method", "requires_grad_", args, kwargs, cap.loc()), cont)
 
 

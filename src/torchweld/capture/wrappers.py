@@ -122,7 +122,8 @@ def behind_script(cap: Capture, fn: InstanceValue, args: list[Value],
             and _scripted_name(original) == real.qualified_name
             and _is_timeless(original) and _takes(real.schema, args, kwargs))
     if not same or fn.source is None:
-        raise refuse("W103", "TorchScript, which runs outside of Python", cap.loc())
+        raise refuse("W103", "TorchScript, which runs outside of Python", cap.loc(),
+                     "call what was scripted or traced itself")  # fmt: skip
     cap.guard("is", fn.source, real)
     return cap.wrap(original, Attr.make(fn.source, "_torchdynamo_inline"))
 

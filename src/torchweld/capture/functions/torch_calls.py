@@ -238,7 +238,16 @@ def parameter_of(cap: Capture, data: TensorValue, requires_grad: bool) -> Tensor
     return made
 
 
-@function(torch.save, torch.load, torch.compile, torch.equal, torch.allclose)
+def _compares(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    raise refuse("W102", f"torch.{fn.__name__} gives a bool, which the values decide", cap.loc(),
+                 "use (a == b).all() or torch.isclose(a, b).all(), which give a Tensor")
+
+
+for _compare in (torch.equal, torch.allclose):
+    FUNCTIONS.add(_compare, functools.partial(_compares, _compare))
+
+
+@function(torch.save, torch.load, torch.compile)
 def outside(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     raise refuse("W103", "a function that needs real tensors or the whole program", cap.loc())
 
