@@ -57,6 +57,19 @@ def caught(x):
     return y * 2
 
 
+def by_item(x):
+    if torch.isnan(x).any().item() or bool((x < -9).any()):
+        raise ValueError("bad")
+    return x * 2 + 1
+
+
+def compared(x):
+    assert torch.equal(x, x + 0), "not a number"
+    if not torch.allclose(x * 2, x + x, equal_nan=True):
+        raise ValueError("never")
+    return x * 2 + 1
+
+
 def whole_function(x):
     return F.gaussian_nll_loss(x, x, x + 9) * 2 + 1
 

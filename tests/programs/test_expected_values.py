@@ -11,7 +11,7 @@ GOOD = torch.linspace(-1, 1, 12).reshape(4, 3)
 PROGRAMS = (
     checking.asserted, checking.refused, checking.counted, checking.called, checking.in_a_loop,
     checking.by_torch, checking.with_effects, checking.caught, checking.whole_function,
-    checking.draws,
+    checking.draws, checking.by_item, checking.compared,
 )  # fmt: skip
 
 

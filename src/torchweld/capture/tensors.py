@@ -12,6 +12,7 @@ import torch
 from torchweld.base.errors import GraphBreak
 from torchweld.capture.attrs import from_python, mro_lookup, watch_method
 from torchweld.capture.grads import grad_of
+from torchweld.capture.handlers import tests_next
 from torchweld.capture.instances import MISSING
 from torchweld.capture.late import LateNumber
 from torchweld.capture.numbers import item, tolist, whole_item
@@ -238,6 +239,18 @@ def detach_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
     cap.deliver(tensor, cont)
 
 
+def item_of(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+            cont: Cont | None) -> None:  # fmt: skip
+    """Tensor.item(); the test of a branch may be the tensor."""
+    x = args[0]
+    plain = len(args) == 1 and not kwargs and cont is None
+    if plain and isinstance(x, TensorValue) and x.fake.dtype is torch.bool and (
+            x.fake.numel() == 1 and tests_next(cap.top)):  # fmt: skip
+        cap.deliver(x, cont)
+    else:
+        item(cap, args, kwargs, cont)
+
+
 def float_of(cap: Capture, args: list[Value], kwargs: dict[str, Value],
              cont: Cont | None) -> None:  # fmt: skip
     """float() of a tensor: no size, so that the graph computes with it."""
@@ -258,7 +271,7 @@ def register_methods() -> None:
                 FUNCTIONS.add(raw, make(name))
     FUNCTIONS.add(mro_lookup(torch.Tensor, "requires_grad_"), requires_grad_)
     FUNCTIONS.add(mro_lookup(torch.Tensor, "detach_"), detach_)
-    for name, handler in (("item", item), ("__float__", float_of)):
+    for name, handler in (("item", item_of), ("__float__", float_of)):
         FUNCTIONS.add(mro_lookup(torch.Tensor, name), handler)
     FUNCTIONS.add(mro_lookup(torch.Tensor, "tolist"), tolist)
     for name in ("__int__", "__index__"):
