@@ -68,3 +68,5 @@ def test_a_graph_that_cannot_run_again_ends_at_the_test(program):
         torch.manual_seed(0)
         Twins().equal((expected, x), (outcome(compiled, (y,)), y))
     assert torchweld.statistics()["breaks"] > 0
+    shown = str(torchweld.explain(program)(GOOD.clone()))
+    assert "it decides whether the frame raises, which writes to tensors from outside" in shown

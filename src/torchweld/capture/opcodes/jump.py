@@ -50,8 +50,11 @@ def _expected(cap: Capture, f: VFrame, i: Instr, wanted: bool) -> bool:
     if isinstance(test, TensorValue):
         known = test.fake.numel() != 1 or draw_decide(test) is not None or (
             buffer_decide(cap, test) is not None)  # fmt: skip
-        if known or not expect(cap, test, wanted is near):
+        if known or not cap.builder.takes_data:
             return False
+        if not expect(cap, test, wanted is near):
+            why = "it decides whether the frame raises, which writes to tensors from outside"
+            raise refuse("W101", why, cap.loc(), "check outside of the compiled function")
     elif not expect_of_number(cap, test, wanted is near):
         return False
     f.stack.pop()
