@@ -208,3 +208,32 @@ def test_the_memory_report_says_why_pieces_are_no_cuda_graph():
     assert one.pieces == torchweld.statistics()["pieces"] == 2
     assert "no CUDA graph around them" in torchweld.memory_report().text()
     assert [c.name for c in one.causes] == ["nonzero", "item"]
+
+
+GENERATOR = torch.Generator()
+LAZY = torch.nn.LazyLinear(2)
+
+
+@pytest.mark.parametrize(("broken", "fix"), [
+    (lambda x: torch.bernoulli(x, generator=GENERATOR) + 1, "default generator"),
+    (lambda x: LAZY(x) + 1, "call the module once"),
+    (lambda x: x * torch.equal(x, x + 1), "(a == b).all()"),
+    (lambda x: x.requires_grad_() * 2, "before the compiled function"),
+], ids=["draws", "lazy", "equal", "requires_grad"])  # fmt: skip
+def test_a_break_says_what_to_do_about_it(broken, fix):
+    torchweld.reset()
+    found = torchweld.explain(broken)(torch.ones(2, 3))
+    (why,) = {b.text().splitlines()[-1] for b in found.breaks}
+    assert why.startswith("  fix  ") and fix in why
+    assert fix in str(found)
+
+
+def test_what_is_supposed_of_values_is_shown_with_its_line():
+    def checked(x):
+        if (x < -9).any():
+            raise ValueError("small")
+        return x * 2 + 1
+
+    shown = str(torchweld.explain(checked)(torch.ones(3)))
+    assert "supposed; where it does not hold, the call runs eagerly" in shown
+    assert "failed tests (test_explain.py:" in shown and "(x < -9).any()" in shown

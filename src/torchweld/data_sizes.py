@@ -19,6 +19,8 @@ CODES = ("W102", "W105")  # of breaks at such a step
 _MANY = 16  # of numbers in a list, so many are looked at
 _NO_DIM = 99
 _FLAT = (int, float)
+# what is captured; what others answer is up to their classes
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 State = tuple[object, ...]
 Part = tuple[Source, str, int]
@@ -70,7 +72,7 @@ def _source(names: Sequence[str], waits: Sequence[State], i: int) -> Source:
 def _parts(x: object, source: Source, dim: int) -> Iterator[Part]:
     if type(x) in _FLAT:
         yield source, "number", 0
-    elif isinstance(x, torch.Tensor) and x.dim() > dim:
+    elif isinstance(x, torch.Tensor) and type(x) in _TENSORS and x.dim() > dim:
         yield source, "size", dim
         yield from ((source, "stride", d) for d in range(dim))
     elif type(x) in (list, tuple):

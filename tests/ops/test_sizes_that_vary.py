@@ -168,6 +168,15 @@ def ordered(x):
             torch.searchsorted(torch.arange(4.0), x.detach()) * x)  # fmt: skip
 
 
+def arranged(x):
+    gram, column = x @ x.t(), x[:, 0].detach()
+    along = torch.take_along_dim
+    return (along(x, x.argsort(0), 0), along(x, x.sum(1, keepdim=True).argsort(0), -2),
+            along(x, x.flatten().argsort()), torch.linalg.multi_dot([x.t(), x, x[:4, :4]]),
+            torch.vander(column, 3), torch.vander(column, N=3, increasing=True),
+            gram.fill_diagonal_(0.5))  # fmt: skip
+
+
 def losses(x):
     target = torch.arange(x.shape[0]) % 4
     other = x.detach() * 2
@@ -209,6 +218,7 @@ PROGRAMS = {
     "normalized": (normalized, image),
     "chosen": (chosen, rows),
     "ordered": (ordered, rows),
+    "arranged": (arranged, rows),
     "losses": (losses, rows),
 }  # fmt: skip
 

@@ -1,6 +1,9 @@
 """Operators of torch.library with gradients, a batching rule and fakes; regions that are marked."""
 
+import pytest
+import scripted
 import torch
+from eager_twin import Twins, outcome
 from gradient_twin import check
 from torch import nn
 from torch.func import grad, vmap
@@ -90,3 +93,21 @@ def test_marked_regions_are_part_of_the_graph():
     torchweld.reset()
     torchweld.compile(stacked, fullgraph=True)(X)
     assert torchweld.statistics()["aten_graphs"] == 0
+
+
+@pytest.mark.parametrize(("name", "args", "breaks"), [
+    ("scaled", (2,), 0), ("scaled", (2.0,), 1), ("asking", (), 1), ("module", (), 1),
+    ("traced", (), 1),
+])  # fmt: skip
+def test_torchscript_is_looked_into_where_it_does_the_same_as_python(name, args, breaks):
+    torchweld.reset()
+
+    def program(x):
+        return getattr(scripted, name)(x, *args) + 1
+
+    x = torch.linspace(-1, 1, 4)
+    compiled = torchweld.compile(program, backend="eager")
+    for _ in range(2):
+        Twins().equal(outcome(program, (x,)), outcome(compiled, (x,)))
+    counts = torchweld.statistics()
+    assert (counts["breaks"], counts["internal_errors"]) == (breaks, 0)

@@ -6,6 +6,7 @@ import copy
 import pytest
 import torch
 from eager_twin import Twins
+from eager_twin import check as check_calls
 from program_calls import Programs, check
 from torch import nn
 
@@ -116,3 +117,51 @@ def test_a_set_from_outside_is_sorted():
     compiled = torchweld.compile(f, fullgraph=True, backend="eager")
     found = [compiled(torch.ones(1), n)[1:] for n in (9, 4, 4)]
     assert found == [([1, 9], [9, 1]), ([1, 4, 9], [9, 4, 1]), ([1, 4, 9], [9, 4, 1])]
+
+
+def test_whether_a_result_is_a_leaf():
+    def program(x, w):
+        y = x * w
+        with torch.no_grad():
+            z = x * w
+        return y.is_leaf, z.is_leaf, w.is_leaf, y * (2 if y.is_leaf else 3)
+
+    plain = (torch.ones(3),) * 2
+    check_calls(program, (plain[0], torch.ones(3, requires_grad=True)), plain, graphs=2)
+
+
+def test_a_result_is_detached_in_place():
+    def program(x, w):
+        y = x * w
+        same, seen = y, y.exp()
+        y.detach_()
+        y.add_(1)
+        return same, y.requires_grad, y.is_leaf, seen, y * w
+
+    plain = (torch.ones(3),) * 2
+    check_calls(program, (plain[0], torch.ones(3, requires_grad=True)), plain, graphs=2)
+
+
+def test_states_are_detached_in_a_loop():
+    def program(x, w):
+        for _ in range(3):
+            x = x * w
+            x.detach_()
+        return torch.autograd.grad((x * w).sum(), w)
+
+    check_calls(program, (torch.ones(3), torch.ones(3, requires_grad=True)))
+
+
+def test_the_first_call_of_a_lazy_module_is_a_break():
+    torchweld.reset()
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.ReLU())
+    compiled = torchweld.compile(lambda x: net(x * 2 + 1).exp() + x.sum(), backend="eager")
+    x = torch.linspace(-1, 1, 6).reshape(2, 3)
+    first = compiled(x)
+    assert type(net[0]) is torch.nn.Linear
+    assert torch.equal(first, net(x * 2 + 1).exp() + x.sum())
+    counts = torchweld.statistics()
+    assert (counts["breaks"], counts["internal_errors"]) == (1, 0)
+    assert torch.equal(compiled(x), first)
+    assert torchweld.statistics()["breaks"] == 1

@@ -7,6 +7,8 @@ import pytest
 import torch
 from program_calls import Programs, check
 
+import torchweld
+
 PROGRAMS = Programs()
 program, stateless = PROGRAMS.program, PROGRAMS.stateless
 
@@ -151,3 +153,17 @@ def with_a_written_argument_(x, y, n):
 @pytest.mark.parametrize(("make", "breaks"), FAILING.rows)
 def test_an_error_is_caught_around_a_mode(make, breaks):
     check(make, breaks)
+
+
+def test_anomaly_detection_that_stays_as_it_is():
+    def program(x):
+        with torch.autograd.set_detect_anomaly(False):
+            return x * 2 + torch.is_anomaly_enabled()
+
+    torchweld.reset()
+    compiled, x = torchweld.compile(program, backend="eager"), torch.ones(3)
+    assert torch.equal(compiled(x), program(x))
+    assert torchweld.statistics()["breaks"] == 0
+    with torch.autograd.set_detect_anomaly(True):
+        assert torch.equal(compiled(x), program(x))
+    assert torchweld.statistics()["breaks"] > 0

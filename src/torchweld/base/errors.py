@@ -24,14 +24,18 @@ from torchweld.base.loc import NOWHERE, Loc
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why something was not done: a value that logs, `explain` and the report print."""
+    """Why something was not done: a value that logs, `explain` and the report print.
+
+    fix: what to do about it; None where that is what the code's row says.
+    """
 
     code: str
     why: str
     at: Loc = NOWHERE
+    fix: str | None = None
 
     def text(self) -> str:
-        return render(self.code, self.why, self.at, None)
+        return render(self.code, self.why, self.at, self.fix)
 
 
 def render(code: str, why: str, at: Loc, fix: str | None) -> str:
@@ -59,7 +63,7 @@ class WeldError(Exception):
         super().__init__(render(code, why, at, fix))
 
     def refusal(self) -> Refusal:
-        return Refusal(self.code, self.why, self.at)
+        return Refusal(self.code, self.why, self.at, self.fix)
 
 
 class Unsupported(WeldError):

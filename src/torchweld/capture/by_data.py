@@ -73,7 +73,8 @@ class Computed:
 class DataSizes:
     """The symbols of one capture. found: where each is. supposed: what operators relied on.
 
-    checks: how many checks of the user's are in the graph.
+    checks: how many checks of the user's are in the graph. failing: on each device, how many of the
+    tests came out so that the frame raises, see `functions.checks.expect`.
     """
 
     def __init__(self, env: SizeEnv, supposes: bool) -> None:
@@ -82,15 +83,16 @@ class DataSizes:
         self.found: dict[Expr, Made | Computed] = {}
         self.supposed: list[tuple[Relation, Loc]] = []
         self.checks = 0
+        self.failing: dict[torch.device, tuple[TensorValue, Loc]] = {}
         # what a mask chooses, by the id of its fake and its version
         self.places: dict[tuple[int, int | None], list[Value]] = {}
-        self._supposes = supposes
+        self.supposes = supposes
         self._in_operator = 0
         env.asked = self._asked
 
     def _asked(self, relation: Relation) -> None:
         """Errors: GraphBreak W102 for a question of the frame's."""
-        if not self._in_operator or not self._supposes:
+        if not self._in_operator or not self.supposes:
             asked = fact_of(relation, NOWHERE).text(self.names())
             why = f"{asked} is asked, which only the data decides"
             raise refuse("W102", why, self.env.where())
@@ -103,7 +105,7 @@ class DataSizes:
     @property
     def asks(self) -> bool:
         """Whether the graph asks for something when it runs."""
-        return bool(self.supposed) or self.checks > 0
+        return bool(self.supposed or self.failing) or self.checks > 0
 
     @contextmanager
     def in_operator(self) -> Iterator[None]:

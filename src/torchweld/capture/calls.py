@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from torchweld.capture import wrappers
 from torchweld.capture.attrs import MISSING, closure_of, mro_lookup, watch_class
@@ -137,8 +138,8 @@ def _call_const(cap: Capture, fn: Const, args: list[Value], kwargs: dict[str, Va
     if inner is not None:
         call_value(cap, Const(inner), args, kwargs, cont, on_raise)
         return
-    policy = policy_of(real)
-    if policy is Policy.INLINE or real in cap.inline_next:
+    policy, hashed = policy_of(real), type(real).__hash__ is not None
+    if policy is Policy.INLINE or (hashed and real in cap.inline_next):
         cap.inline_next.discard(real)
         _call_real_function(cap, fn, args, kwargs, cont, on_raise)
     else:
@@ -416,6 +417,13 @@ def _call_instance(cap: Capture, fn: InstanceValue, args: list[Value], kwargs: d
     if raw is MISSING:
         raise raised(TypeError, f"'{fn.klass.__name__}' object is not callable")
     watch_class(cap, fn.klass)
+    if issubclass(fn.klass, wrappers.SCRIPTED):
+        inner = wrappers.behind_script(cap, fn, args, kwargs)
+        call_value(cap, inner, args, kwargs, cont, on_raise)
+        return
+    if issubclass(fn.klass, LazyModuleMixin) and raw is torch.nn.Module.__call__:
+        why = f"the first call of a {fn.klass.__name__}, which makes its parameters"
+        raise refuse("W103", why, cap.loc(), "call the module once before it is compiled")
     if raw is torch.nn.Module.__call__ and plain_module_call(cap, fn):
         forward = instance_get(cap, fn, "forward")
         if forward is not None:

@@ -59,7 +59,7 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.capture.values.unread import PassedTensor, UnreadTensor
-from torchweld.capture.watchful import WatchfulMode, check_outs
+from torchweld.capture.watchful import WatchfulMode, check_outs, fixes_sizes
 from torchweld.ir.expr import Expr
 from torchweld.ir.fake import decomposing, whole
 from torchweld.ir.graph import BY_DATA, DRAWS, LOC, VAL, WRITES, call_node
@@ -432,6 +432,9 @@ class GraphBuilder:
             raise refuse("W104", f"{name}: {error}", at) from None
         except Exception as error:
             # eager decides what this call really does, and raises its own error if it does
+            if symbolic and fixes_sizes(error):
+                raise refuse("W104", f"{name} does not take sizes that vary", at,
+                             "mark_static them, if there are few") from None  # fmt: skip
             raise refuse("W104", f"{name}: {type(error).__name__}: {error}", at) from None
 
     def wrap_result(self, node: Node, result: Any, at: Loc, depth: int) -> Value:

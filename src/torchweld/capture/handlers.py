@@ -1,4 +1,5 @@
-"""Whether code of a frame would handle the error of an operator."""
+"""What the code of a frame says of it: whether it would handle the error of an operator, and what
+becomes of a result."""
 
 from __future__ import annotations
 
@@ -54,6 +55,12 @@ def _runs_code(frame: VFrame, row: Protected) -> bool:
     if leave is contextlib.nullcontext.__exit__:
         return False
     return str(getattr(leave, "__module__", None)).split(".")[0] != "torch"
+
+
+def tests_next(frame: VFrame) -> bool:
+    """Whether what the instruction that runs now gives is the test of a branch, and nothing else: a
+    Tensor does there what its value does."""
+    return frame.code.instrs[frame.ip].op in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
 
 
 def catches(frame: VFrame, raised: Kinds = RAISED) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from torchweld.base.errors import GraphBreak
 from torchweld.capture import polyfills
 from torchweld.capture.attrs import from_python, mro_lookup, watch_class
 from torchweld.capture.class_state import users_hook
@@ -98,6 +99,12 @@ def graph_call(cap: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
         try:
             out = _node(cap, fn, args, kwargs)
         except NotConstant:
+            inline_anyway(cap, fn, args, kwargs, cont)
+            return
+        except GraphBreak as broken:
+            if broken.code != "W102" or not cap.builder.takes_data:
+                raise
+            # it may look at values only to raise
             inline_anyway(cap, fn, args, kwargs, cont)
             return
         cap.deliver(out, cont)

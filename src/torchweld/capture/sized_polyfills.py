@@ -74,6 +74,44 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
                               else a.shape[d] for d in range(rank)])  # fmt: skip
 
 
+def take_along_dim(input: Tensor, indices: Tensor, dim: Any = None) -> Tensor:
+    """Gathers, of tensors that are as large as one another in the other dimensions."""
+    if dim is None:
+        return input.reshape(-1).gather(0, indices.reshape(-1))
+    at = dim % input.dim()
+    sizes = [max(n, k) if n == 1 or k == 1 else n
+             for n, k in zip(input.shape, indices.shape, strict=True)]  # fmt: skip
+    index = indices.expand([indices.shape[d] if d == at else n for d, n in enumerate(sizes)])
+    source = input.expand([input.shape[d] if d == at else n for d, n in enumerate(sizes)])
+    return source.gather(at, index)
+
+
+def multi_dot(tensors: Any) -> Tensor:
+    """Of two or three matrices, in the order that takes fewer products."""
+    if len(tensors) == 2:
+        return torch.mm(tensors[0], tensors[1])
+    first, second, third = tensors
+    (a, b), (c, d) = first.shape, third.shape
+    if a * c * (b + d) > b * d * (a + c):
+        return torch.mm(first, torch.mm(second, third))
+    return torch.mm(torch.mm(first, second), third)
+
+
+def vander(x: Tensor, N: int, increasing: bool = False) -> Tensor:
+    """Powers by repeated products, from the last column on if they do not increase."""
+    kind = torch.promote_types(x.dtype, torch.int64)
+    column = x.to(kind).unsqueeze(1)
+    ones = torch.ones_like(column, memory_format=torch.contiguous_format)
+    out = torch.cat([ones, column.expand(-1, N - 1).cumprod(1)], 1)
+    return out if increasing else out.flip([1])
+
+
+def fill_diagonal_(input: Tensor, fill_value: Any) -> Tensor:
+    """Of a matrix."""
+    rows, columns = (torch.arange(n, device=input.device) for n in input.shape)
+    return input.masked_fill_(rows.unsqueeze(1) == columns, fill_value)
+
+
 def _centres(k: int, align_corners: bool, like: Tensor) -> Tensor:
     """From -1 to 1, or so that both are half a step away from the ends."""
     ends = linspace(-1.0, 1.0, k, like.dtype, like.device)

@@ -142,6 +142,6 @@ class Stuck(GraphBreak):
         self.born = born
 
 
-def refuse(code: str, why: str, at: Loc = NOWHERE) -> GraphBreak:
-    """The GraphBreak to raise when the capture cannot go on."""
-    return GraphBreak(code, why, at=at)
+def refuse(code: str, why: str, at: Loc = NOWHERE, fix: str | None = None) -> GraphBreak:
+    """The GraphBreak to raise when the capture cannot go on. fix: see `Refusal`."""
+    return GraphBreak(code, why, at=at, fix=fix)

@@ -12,6 +12,7 @@ import torch
 from torchweld.base.errors import GraphBreak
 from torchweld.capture.attrs import from_python, mro_lookup, watch_method
 from torchweld.capture.grads import grad_of
+from torchweld.capture.handlers import tests_next
 from torchweld.capture.instances import MISSING
 from torchweld.capture.late import LateNumber
 from torchweld.capture.numbers import item, tolist, whole_item
@@ -62,7 +63,7 @@ _READS_DATA = frozenset((
 _OUTSIDE = frozenset((
     "data_ptr", "untyped_storage", "storage", "__reduce_ex__", "set_", "share_memory_",
     "pin_memory", "retain_grad", "resize_", "__deepcopy__", "__dlpack__", "apply_", "map_",
-    "detach_", "resize_as_",
+    "resize_as_",
 ))  # fmt: skip
 _RESHAPE = ("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_")
 
@@ -104,7 +105,7 @@ def _autograd_attr(cap: Capture, obj: TensorValue, name: str, cont: Cont | None)
     if lost_history(obj.fake):
         raise refuse("W107", f"Tensor.{name} of a view of no_grad, written since", cap.loc())
     leaf = obj.fake.is_leaf
-    if name in ("is_leaf", "grad_fn") and (leaf or (name == "is_leaf" and real is not None)):
+    if name == "is_leaf" or (name == "grad_fn" and leaf):
         if real is not None and real.requires_grad and obj.source is not None:
             cap.guard("equal", Attr.make(obj.source, "is_leaf"), real.is_leaf)
         cap.deliver(Const(leaf if name == "is_leaf" else None), cont)
@@ -216,8 +217,38 @@ def requires_grad_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
         cap.deliver(tensor, cont)
         return
     if cap.builder.reals.get(id(tensor)) is not None or cap.builder.bodies or flag is not True:
-        raise refuse("W106", "Tensor.requires_grad_", cap.loc())
+        raise refuse("W106", "Tensor.requires_grad_ of a Tensor from outside", cap.loc(),
+                     "call it before the compiled function is called")  # fmt: skip
     cap.deliver(cap.builder.call("call_method", "requires_grad_", args, kwargs, cap.loc()), cont)
+
+
+def detach_(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+            cont: Cont | None) -> None:  # fmt: skip
+    """Of a tensor made in the frame: from now on it is what detach() gives."""
+    (tensor,) = args
+    assert isinstance(tensor, TensorValue)
+    cap.reads_grad = True
+    builder = cap.builder
+    if builder.reals.get(id(tensor)) is not None or builder.bodies or tensor.fake._is_view():
+        raise refuse("W106", "Tensor.detach_", cap.loc())
+    if tensor.fake.requires_grad:
+        made = builder.call("call_method", "detach", [tensor], {}, cap.loc())
+        assert isinstance(made, TensorValue)
+        tensor.node, tensor.fake = made.node, made.fake
+        builder.known(tensor)
+    cap.deliver(tensor, cont)
+
+
+def item_of(cap: Capture, args: list[Value], kwargs: dict[str, Value],
+            cont: Cont | None) -> None:  # fmt: skip
+    """Tensor.item(); the test of a branch may be the tensor."""
+    x = args[0]
+    plain = len(args) == 1 and not kwargs and cont is None
+    if plain and isinstance(x, TensorValue) and x.fake.dtype is torch.bool and (
+            x.fake.numel() == 1 and tests_next(cap.top)):  # fmt: skip
+        cap.deliver(x, cont)
+    else:
+        item(cap, args, kwargs, cont)
 
 
 def float_of(cap: Capture, args: list[Value], kwargs: dict[str, Value],
@@ -239,7 +270,8 @@ def register_methods() -> None:
             if raw is not MISSING and raw not in FUNCTIONS:
                 FUNCTIONS.add(raw, make(name))
     FUNCTIONS.add(mro_lookup(torch.Tensor, "requires_grad_"), requires_grad_)
-    for name, handler in (("item", item), ("__float__", float_of)):
+    FUNCTIONS.add(mro_lookup(torch.Tensor, "detach_"), detach_)
+    for name, handler in (("item", item_of), ("__float__", float_of)):
         FUNCTIONS.add(mro_lookup(torch.Tensor, name), handler)
     FUNCTIONS.add(mro_lookup(torch.Tensor, "tolist"), tolist)
     for name in ("__int__", "__index__"):

@@ -24,6 +24,15 @@ _BOUNDS: dict[Any, Callable[..., None]] = {
 }  # fmt: skip
 
 
+_NO_SYMBOLS = ("operator aten::size does not exist", "operator aten::stride does not exist",
+               "on tensor with symbolic sizes/strides")  # fmt: skip
+
+
+def fixes_sizes(error: Exception) -> bool:
+    """Whether an operator that C++ composes has failed because sizes are symbols."""
+    return any(text in str(error) for text in _NO_SYMBOLS)
+
+
 class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
     """FakeMode that remembers which tensors were written: inference tensors count no versions.
 
@@ -59,7 +68,8 @@ class WatchfulMode(FakeMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.aten._local_scalar_dense.default:
             self.asked = args[0]
         if self.shut is not None:
-            raise refuse("W106", "an operator behind a change of a setting of torch", self.shut())
+            raise refuse("W106", "an operator behind a change of a setting of torch", self.shut(),
+                         "set it before the compiled function is called")  # fmt: skip
         if torch.Tag.nondeterministic_seeded in func.tags and not (
                 _keeps_all(func, args, kwargs or {})):  # fmt: skip
             self.draws += 1

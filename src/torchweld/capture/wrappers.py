@@ -8,9 +8,21 @@ import reprlib
 import types
 from typing import Any
 
+import torch
+from torch.jit._state import _try_get_jit_cached_function
+
 from torchweld.capture.attrs import closure_of
 from torchweld.capture.session import Capture
-from torchweld.capture.values.base import Const, DictValue, PartialValue, Value, constant
+from torchweld.capture.state import refuse
+from torchweld.capture.values.base import (
+    Const,
+    DictValue,
+    InstanceValue,
+    PartialValue,
+    TensorValue,
+    Value,
+    constant,
+)
 from torchweld.capture.wrap import complete, read_key
 from torchweld.ir.nested import transformed
 from torchweld.ir.source import Attr
@@ -91,3 +103,55 @@ def chosen(cap: Capture, fn: Const, args: list[Value]) -> Value | None:
     found = real(kind)
     key = next(k for k, v in registry.real.items() if v is found)  # type: ignore[attr-defined]
     return read_key(cap, registry, key)
+
+
+# what torch.jit.script makes of functions and modules, and torch.jit.trace
+SCRIPTED = (torch.jit.ScriptFunction, torch.jit.ScriptModule)
+_SCRIPTED_NUMBERS = {"int": int, "float": float, "bool": bool, "str": str}
+
+
+def behind_script(cap: Capture, fn: InstanceValue, args: list[Value],
+                  kwargs: dict[str, Value]) -> Value:  # fmt: skip
+    """The Python function that a scripted one was made of, where both do the same.
+
+    Errors: GraphBreak for what was traced, for modules, and where TorchScript may differ.
+    """
+    real: Any = fn.real
+    original = getattr(real, "_torchdynamo_inline", None)
+    same = (isinstance(real, torch.jit.ScriptFunction) and type(original) is types.FunctionType
+            and _scripted_name(original) == real.qualified_name
+            and _is_timeless(original) and _takes(real.schema, args, kwargs))
+    if not same or fn.source is None:
+        raise refuse("W103", "TorchScript, which runs outside of Python", cap.loc(),
+                     "call what was scripted or traced itself")  # fmt: skip
+    cap.guard("is", fn.source, real)
+    return cap.wrap(original, Attr.make(fn.source, "_torchdynamo_inline"))
+
+
+def _scripted_name(fn: types.FunctionType) -> str | None:
+    """What TorchScript calls a function; None of one that was traced only."""
+    made: Any = _try_get_jit_cached_function(fn)  # type: ignore[no-untyped-call]
+    return made.qualified_name if made is not None else None
+
+
+def _is_timeless(fn: types.FunctionType) -> bool:
+    """Whether a function reads nothing that it was scripted with, and does not ask about that."""
+    names = fn.__code__.co_names
+    if fn.__closure__ or "is_scripting" in names or "is_tracing" in names:
+        return False
+    return all(isinstance(fn.__globals__.get(n), types.ModuleType | None) for n in names)
+
+
+def _takes(schema: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether arguments are of the declared types; TorchScript raises for others, or converts."""
+    wanted = schema.arguments
+    given = dict(zip((a.name for a in wanted), args, strict=False)) | kwargs
+    if len(args) > len(wanted) or not given.keys() <= {a.name for a in wanted}:
+        return False
+    for a in wanted:
+        x, kind = given.get(a.name), str(a.type)
+        fits = isinstance(x, TensorValue) if kind == "Tensor" else (
+            isinstance(x, Const) and x.cls() is _SCRIPTED_NUMBERS.get(kind))  # fmt: skip
+        if x is not None and not fits:
+            return False
+    return True

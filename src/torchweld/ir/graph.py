@@ -25,6 +25,7 @@ KEEP = "keep"  # node.meta[KEEP]: True if the program asks to keep it and not to
 AGAIN = "again"  # node.meta[AGAIN]: True if the program asks to compute it again, not to keep it
 OWNED = "owned"  # node.meta[OWNED]: True for a placeholder that is a module's parameter or buffer
 DRAWN = "drawn"  # node.meta[DRAWN]: True for a placeholder of a tensor that is drawn in each call
+NAMED = "named"  # what a node is called where it makes a size, if not by its operator
 BY_DATA = "by_data"  # node.meta[BY_DATA]: True if the data decides a size of what it makes
 RELATIONS = "relations"  # node.meta[RELATIONS]: what an asking node asks (ir/conditions.py)
 WRITES = "writes"  # node.meta[WRITES]: which of its `all_input_nodes` are of memory that it writes
@@ -174,7 +175,8 @@ def cause_of(node: Node) -> Cause:
     first = node.args[0] if node.args else None
     if node.target is operator.getitem and isinstance(first, Node) and BY_DATA in first.meta:
         return cause_of(first)  # one of several
-    return Cause(operator_name(node), node.meta.get(LOC, NOWHERE), node.target not in TAKES)
+    name = node.meta.get(NAMED) or operator_name(node)
+    return Cause(name, node.meta.get(LOC, NOWHERE), node.target not in TAKES)
 
 
 def causes_of(nodes: Iterable[Node]) -> tuple[Cause, ...]:

@@ -17,6 +17,7 @@ from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
 from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.functions.checks import extreme
+from torchweld.capture.handlers import tests_next
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
 from torchweld.capture.numbers import range_of, whole_item
@@ -372,6 +373,9 @@ def type_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
 def bool_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if not args:
         cap.deliver(boolean(False), cont)
+        return
+    if isinstance(args[0], TensorValue) and cont is None and tests_next(cap.top):
+        cap.deliver(args[0], cont)
         return
     truth(cap, args[0], lambda t: cap.deliver(boolean(t), cont))
 

@@ -130,7 +130,8 @@ def _interpret(cap: Capture, fn: Const, gives: Callable[..., Gives] | None,
         cap.pure.pop()
         outside = any(c.source is not None and c.age > age for c in cap.changed)
         if outside or (len(cap.effects), cap.globals_written) != before:
-            raise refuse("W106", f"a side effect of cached {name}", cap.loc())
+            raise refuse("W106", f"the first call of cached {name} has a side effect", cap.loc(),
+                         "none needed: what it remembers is part of the next graph")  # fmt: skip
         try:
             result = NOTHING if _varies(made) else _object(made)
         except NotConstant:

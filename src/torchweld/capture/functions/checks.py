@@ -3,6 +3,7 @@ torch._check and its relatives, and what was supposed. And numbers that are one 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,11 +16,18 @@ from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, WithoutSupposed
 from torchweld.capture.symbolic import number_value
 from torchweld.capture.tables import function
-from torchweld.capture.values.base import NONE, Const, SizeValue, Value
+from torchweld.capture.values.base import (
+    NONE,
+    Const,
+    SizeValue,
+    TensorValue,
+    TupleValue,
+    Value,
+)
 from torchweld.ir import conditions
-from torchweld.ir.conditions import Condition, Relation, at_most, junction
+from torchweld.ir.conditions import Condition, Relation, at_most, junction, negation
 from torchweld.ir.expr import Int
-from torchweld.ir.graph import LOC, RELATIONS, VAL
+from torchweld.ir.graph import LOC, NAMED, RELATIONS, VAL
 from torchweld.ir.size_node import expr_of, symbolic
 
 Args = list[Value]
@@ -30,14 +38,57 @@ _FAILED = "Expected cond to be True, but got False."
 def suppose(cap: Capture) -> None:
     """Ask at the end of the graph for what was supposed. Errors: WithoutSupposed."""
     builder, data = cap.builder, cap.sizes.data
-    if not data.supposed:
+    if not data.supposed and not data.failing:
         return
-    if builder.mutated_inputs() or builder.mode.draws or builder.frees_outside:
+    if not _may_expect(cap):
         raise WithoutSupposed
+    for count, at in data.failing.values():
+        number = expr_of(cap.sizes.as_number(builder.whole_number(count, at)))
+        builder.root._root._prev.meta[NAMED] = "failed tests"
+        data.supposed.append((Relation("==", number), at))
     for relation, at in dict(data.supposed).items():
         args = (relation.op, builder.exactly(relation.expr))
         node = builder.root.call_function(conditions.suppose, args)
         node.meta.update({VAL: None, LOC: at, RELATIONS: (relation,)})
+
+
+def expect(cap: Capture, x: TensorValue, wanted: bool) -> bool:
+    """Suppose that a tensor of one element is true, or is false, because the frame raises where it
+    is not; False where nothing may be supposed."""
+    builder, data = cap.builder, cap.sizes.data
+    if not _may_expect(cap):
+        return False
+    at, call = cap.loc(), functools.partial(builder.call, at=cap.loc())
+    test = call("call_function", torch.eq if wanted else torch.ne, [x, Const(0)], {})
+    count = call("call_method", "to", [test, Const(torch.int64)], {})
+    count = call("call_method", "reshape", [count, TupleValue([])], {})
+    device = x.fake.device
+    if device in data.failing:
+        before, at = data.failing[device]
+        count = call("call_function", torch.add, [before, count], {})
+    assert isinstance(count, TensorValue)
+    data.failing[device] = count, at
+    builder.on_data()
+    return True
+
+
+def expect_of_number(cap: Capture, x: Value, wanted: bool) -> bool:
+    """`expect` of a number that only the data decides."""
+    if not isinstance(x, SizeValue) or not _may_expect(cap):
+        return False
+    c = x.number.node.condition()
+    if isinstance(c, bool):
+        return False
+    with cap.sizes.data.in_operator():
+        cap.sizes.env.suppose(c if wanted else negation(c))
+    return True
+
+
+def _may_expect(cap: Capture) -> bool:
+    """Whether the frame can run again: see `suppose`, which says so for all of it."""
+    builder = cap.builder
+    return builder.takes_data and cap.sizes.data.supposes and not (
+        builder.mutated_inputs() or builder.frees_outside)  # fmt: skip
 
 
 def check(cap: Capture, c: Condition, message: str) -> bool:

@@ -100,6 +100,42 @@ def _is_range(args: Args, kwargs: Kwargs) -> bool:
         is_varying(given[k]) or is_constant(given[k]) for k in ("start", "end"))  # fmt: skip
 
 
+def _takes_along(args: Args, kwargs: Kwargs) -> bool:
+    given = dict(zip(("input", "indices", "dim"), args, strict=False)) | kwargs
+    x, i, dim = given.get("input"), given.get("indices"), given.get("dim", Const(None))
+    if not (isinstance(x, TensorValue) and isinstance(i, TensorValue) and type(dim) is Const):
+        return False
+    shaped = x.fake.dim() == i.fake.dim() > 0 and i.fake.dtype is torch.int64
+    in_range = dim.obj is None or (type(dim.obj) is int
+                                   and -x.fake.dim() <= dim.obj < x.fake.dim())  # fmt: skip
+    return shaped and in_range and given.keys() <= {"input", "indices", "dim"} and any(
+        _is_sized([t], {}) for t in (x, i))  # fmt: skip
+
+
+def _is_product(args: Args, kwargs: Kwargs) -> bool:
+    """Whether two or three matrices are multiplied."""
+    if len(args) != 1 or kwargs or not isinstance(args[0], ListValue | TupleValue):
+        return False
+    parts = [x for x in args[0].items if isinstance(x, TensorValue) and x.fake.dim() == 2]
+    return len(parts) == len(args[0].items) in (2, 3) and any(_is_sized([x], {}) for x in parts)
+
+
+def _is_powers(args: Args, kwargs: Kwargs) -> bool:
+    """Whether there are at least two columns, of a number that is known. Eager has no gradients."""
+    given = dict(zip(("x", "N", "increasing"), args, strict=False)) | kwargs
+    x, n = given.get("x"), given.get("N")
+    return isinstance(x, TensorValue) and x.fake.dim() == 1 and _is_sized([x], {}) and (
+        type(n) is Const and type(n.obj) is int and n.obj > 1
+        and not x.fake.requires_grad)  # fmt: skip
+
+
+def _is_filled(args: Args, kwargs: Kwargs) -> bool:
+    """Whether a matrix is; ATen's own operator has no gradient that is compiled."""
+    return len(args) == 2 and not kwargs and isinstance(args[1], Const) and (
+        isinstance(args[0], TensorValue) and args[0].fake.dim() == 2
+        and all(n != 0 for n in args[0].fake.stride()))  # fmt: skip
+
+
 def _resizes(args: Args, kwargs: Kwargs) -> bool:
     """Whether a tensor of sizes that vary is resized, or one to such a size."""
     x = args[0] if args else kwargs.get("input")
@@ -179,6 +215,12 @@ _in_the_place_of(torch.max_pool1d, sized_polyfills.max_pool1d, _is_sized)
 _in_the_place_of(torch.kron, sized_polyfills.kron, lambda args, kwargs: (
     not kwargs and len(args) == 2 and any(_is_sized([x], {}) for x in args)))  # fmt: skip
 _in_the_place_of(torch.adaptive_avg_pool1d, sized_polyfills.adaptive_avg_pool1d, _resizes)
+for _take in (torch.take_along_dim, torch.Tensor.take_along_dim):
+    _in_the_place_of(_take, sized_polyfills.take_along_dim, _takes_along)
+_in_the_place_of(torch.linalg.multi_dot, sized_polyfills.multi_dot, _is_product)
+_in_the_place_of(torch.vander, sized_polyfills.vander, _is_powers)
+_in_the_place_of(torch.Tensor.fill_diagonal_, sized_polyfills.fill_diagonal_, _is_filled,
+                 always=True)  # fmt: skip
 for _split in (torch.tensor_split, torch.Tensor.tensor_split):
     _in_the_place_of(_split, sized_polyfills.tensor_split, _is_split)
 for _space in (torch, torch.Tensor):

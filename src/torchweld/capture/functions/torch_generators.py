@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from torchweld.base.errors import GraphBreak
 from torchweld.capture.attrs import mro_lookup
 from torchweld.capture.drawn import (
     draw_tensor,
@@ -93,12 +94,16 @@ def drawn(cap: Capture, op: str, fn: Any, args: Args, kwargs: Kwargs, cont: Cont
     return True
 
 
+def _depends(cap: Capture) -> GraphBreak:
+    return refuse("W107", "what is drawn with a generator depends on tensors", cap.loc(),
+                  "draw with torch's default generator, or before the compiled function")
+
+
 def _constants(cap: Capture, named: Kwargs) -> dict[str, Any]:
     try:
         return {k: constant(cap.unwrap(v)) for k, v in named.items()}
     except NotConstant:
-        raise refuse("W107", "what is drawn with a generator depends on tensors", cap.loc()) from (
-            None)  # fmt: skip
+        raise _depends(cap) from None
 
 
 def _numbers(cap: Capture, args: Args) -> Args:
@@ -107,7 +112,7 @@ def _numbers(cap: Capture, args: Args) -> Args:
     for x in map(cap.unwrap, args):
         items = cap.force_items(x.items) if isinstance(x, TupleValue) else None
         if not all(known_before(cap, i) for i in ([x] if items is None else items)):
-            raise refuse("W107", "what is drawn with a generator depends on tensors", cap.loc())
+            raise _depends(cap)
         found.append(x)
     return found
 

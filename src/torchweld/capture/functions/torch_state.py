@@ -99,7 +99,8 @@ for _fn in (
     torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack,
     torch.cuda.is_bf16_supported, torch._C._accelerator_getAccelerator,
     torch._C._get_privateuse1_backend_name, torch.amp.is_autocast_available,
-    torch._C._is_torch_function_mode_enabled,
+    torch._C._is_torch_function_mode_enabled, torch.is_anomaly_enabled,
+    torch.is_anomaly_check_nan_enabled,
     *(fn for name, fn in vars(torch._C).items() if name.startswith(
         ("_get_cudnn_", "_get_cublas_allow", "_get_mkldnn_", "_cuda_get_cudnn_"))
       and not name.endswith(("_size", "_sdp_enabled"))),
@@ -108,6 +109,20 @@ for _fn in (
       if hasattr(torch.distributed, name)),
 ):  # fmt: skip
     _getter(_fn)
+
+
+@function(torch.set_anomaly_enabled)
+def set_anomaly(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """Anomaly detection as it is already; where it changes, eager code has to see it."""
+    given = dict(zip(("enabled", "check_nan"), _constants(cap, args, {})[0], strict=False))
+    given |= _constants(cap, [], kwargs)[1]
+    for name, getter in (("enabled", torch.is_anomaly_enabled),
+                         ("check_nan", torch.is_anomaly_check_nan_enabled)):  # fmt: skip
+        if getter() is not given.get(name, True):
+            raise refuse("W106", "anomaly detection is turned on or off", cap.loc(),
+                         "do so around the compiled call")  # fmt: skip
+        cap.guard("state", None, (getter, getter()))
+    cap.deliver(Const(None), cont)
 
 
 @method(torch.device, "__enter__")

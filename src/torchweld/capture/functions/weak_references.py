@@ -174,4 +174,5 @@ def held_by(value: Any) -> list[Any]:
 
 def proxy(cap: Capture, obj: Any, source: Source) -> Value:
     """A guard would look at the object that it stands for, which may be gone."""
-    raise refuse("W107", "a weak proxy of an object", cap.loc())
+    raise refuse("W107", "a weak proxy of an object", cap.loc(),
+                 "pass the object, or a weakref.ref of it")  # fmt: skip

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Sequence
 
-from torchweld.capture.functions.checks import choose
+from torchweld.capture.functions.checks import choose, expect, expect_of_number
 from torchweld.capture.identity import guard_changed
+from torchweld.capture.numbers import buffer_decide, draw_decide
 from torchweld.capture.open_numbers import ask
-from torchweld.capture.ops import truth
+from torchweld.capture.ops import truth, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame, raised, refuse
 from torchweld.capture.suspend import has_open_block
 from torchweld.capture.symbolic import is_varying
 from torchweld.capture.tables import opcode
-from torchweld.capture.values.base import Const, GeneratorValue, Value
+from torchweld.capture.values.base import Const, GeneratorValue, TensorValue, Value
 from torchweld.frame.instr import Instr
 
 
@@ -30,9 +32,49 @@ def _go(f: VFrame, i: Instr) -> None:
 def _branch(cap: Capture, f: VFrame, i: Instr, wanted: bool) -> None:
     if cap.sizes.is_open(f.stack[-1]) and _chosen(cap, f, i, wanted):
         return
+    if (isinstance(f.stack[-1], TensorValue) or cap.sizes.is_open(f.stack[-1])) and (
+            _expected(cap, f, i, wanted)):  # fmt: skip
+        return
     if is_varying(f.stack[-1]):
         ask(cap, f, f.stack[-1])
     truth(cap, f.stack.pop(), lambda t: _go(f, i) if t is wanted else None)
+
+
+def _expected(cap: Capture, f: VFrame, i: Instr, wanted: bool) -> bool:
+    """Go on where the data decides between going on and raising."""
+    assert i.target is not None
+    near, far = (_raises(f.code.instrs, at) for at in (f.ip, i.target))
+    test = f.stack[-1]
+    if near is far or user_method(cap, test, "__bool__") is not None:
+        return False
+    if isinstance(test, TensorValue):
+        known = test.fake.numel() != 1 or draw_decide(test) is not None or (
+            buffer_decide(cap, test) is not None)  # fmt: skip
+        if known or not cap.builder.takes_data:
+            return False
+        if not expect(cap, test, wanted is near):
+            why = "it decides whether the frame raises, which writes to tensors from outside"
+            raise refuse("W101", why, cap.loc(), "check outside of the compiled function")
+    elif not expect_of_number(cap, test, wanted is near):
+        return False
+    f.stack.pop()
+    if near:
+        _go(f, i)
+    return True
+
+
+def _raises(code: Sequence[Instr], at: int) -> bool:
+    """Whether nothing else than an exception can become of an instruction and those behind it."""
+    for i in code[at : at + _LONGEST_MESSAGE]:
+        if i.op == "RAISE":
+            return True
+        if i.target is not None or i.op in _LEAVES:
+            return False
+    return False
+
+
+_LONGEST_MESSAGE = 100  # instructions that make what is raised
+_LEAVES = frozenset(("RETURN_VALUE", "YIELD_VALUE", "RERAISE", "UNKNOWN"))
 
 
 def _chosen(cap: Capture, f: VFrame, i: Instr, wanted: bool) -> bool:
