@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from torchweld.frame.decode import decode
 from torchweld.ir.region import Resume
@@ -70,7 +71,7 @@ def _source(names: Sequence[str], waits: Sequence[State], i: int) -> Source:
 def _parts(x: object, source: Source, dim: int) -> Iterator[Part]:
     if type(x) in _FLAT:
         yield source, "number", 0
-    elif isinstance(x, torch.Tensor) and x.dim() > dim:
+    elif isinstance(x, torch.Tensor) and not is_lazy(x) and x.dim() > dim:
         yield source, "size", dim
         yield from ((source, "stride", d) for d in range(dim))
     elif type(x) in (list, tuple):
