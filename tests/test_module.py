@@ -159,6 +159,43 @@ def test_copies_are_independent(net, way):
     close(c(X), y)
 
 
+@torchweld.compile(backend="eager")
+def twice(x):
+    return x * 2
+
+
+class Calling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+        self.act = torchweld.compile(nn.functional.gelu, backend="eager")
+        self.last = twice
+
+    def forward(self, x):
+        return self.last(self.act(self.lin(x)))
+
+
+def test_compiled_functions_in_a_module_are_copied_and_saved():
+    net = Calling()
+    y = net(X).detach()
+    twin = copy.deepcopy(net)
+    assert twin.act is net.act and twin.last is twice
+    assert copy.copy(twice) is twice
+    saved = pickle.loads(pickle.dumps(net))
+    assert saved.last is twice  # found by its name
+    assert saved.act is nn.functional.gelu  # plain, as a module that was compiled
+    for other in (twin, saved):
+        close(other(X), y)
+
+
+def test_a_lazy_layer_behind_which_the_frame_breaks():
+    net = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
+    c = compiled_of(net)
+    close(c(X), net(X))
+    assert type(net[0]) is nn.Linear and net[0].weight.shape == (3, 3)
+    close(c(X), net(X))
+
+
 def test_shallow_copy_shares_parameters(net):
     c = compiled_of(net.eval())
     twin = copy.copy(c)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import functools
 import importlib
 import inspect
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -336,6 +338,24 @@ def dispatcher(fn: types.FunctionType, options: Options, site: Site | None = Non
     follow(made)
     _sites.add(site)
     return made
+
+
+def _reduced(made: Dispatcher) -> Any:
+    """Pickles as its name, where that is its own, else as what it was made of, as modules do."""
+    found: Any = sys.modules.get(made.fn.__module__)
+    for name in made.fn.__qualname__.split("."):
+        found = getattr(found, name, None)
+    if found is made:
+        return made.fn.__qualname__
+    return _itself, (made.fn.__wrapped__ if made.fn.__code__ is _CALL else made.fn,)  # type: ignore[attr-defined]
+
+
+def _itself(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return fn
+
+
+_CALL = _function_of(len).__code__  # of what calls a callable that is no function
+copyreg.pickle(Dispatcher, _reduced)
 
 
 def reset() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import textwrap
@@ -230,6 +231,17 @@ def test_a_result_has_the_strides_of_the_kernel():
     (lambda x: torch.nn.functional.interpolate(x, scale_factor=2), (1, 1, 4, 4), torch.int64, True),
     (lambda x: torch.nn.functional.interpolate(x, scale_factor=2), (1, 1, 4, 4), torch.uint8,
      False),
+    (lambda x: x.clamp(max=300), (3,), torch.uint8, True),
+    (lambda x: x.masked_fill(x > 0, -1e9), (3,), torch.float16, True),
+    (lambda x: x.masked_fill(x > 0, -1e4), (3,), torch.float16, False),
+    (lambda x: x.add(x, alpha=300), (3,), torch.int8, True),
+    (lambda x: x + 300, (3,), torch.uint8, False),
+    (lambda x: x.fill_(1e39), (3,), torch.float32, True),
+    (lambda x: x.fill_(-math.inf), (3,), torch.float32, False),
+    (lambda x: torch.full_like(x, 300), (3,), torch.uint8, True),
+    (lambda x: torch.full_like(x, 300, dtype=torch.int16), (3,), torch.uint8, False),
+    (lambda x: x.new_full((2,), -math.inf), (3,), torch.int64, True),
+    (lambda x: torch.quantize_per_tensor(x, 0.1, 3, torch.quint8), (3,), torch.float32, True),
     (lambda x: x.max(1).values, (3, 0), torch.float32, True),
     (lambda x: x.max(0).values, (3, 0), torch.float32, False),
     (torch.max, (0,), torch.float32, True),

@@ -468,7 +468,16 @@ dispatcher_clear_entries(TwDispatcher *d, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* A copy of a function is the function. */
+static PyObject *
+dispatcher_same(TwDispatcher *d, PyObject *Py_UNUSED(memo))
+{
+    return Py_NewRef(d);
+}
+
 static PyMethodDef dispatcher_methods[] = {
+    {"__copy__", (PyCFunction)dispatcher_same, METH_NOARGS, NULL},
+    {"__deepcopy__", (PyCFunction)dispatcher_same, METH_O, NULL},
     {"add", (PyCFunction)dispatcher_add, METH_O, "add(entry): try it after those already there."},
     {"remove", (PyCFunction)dispatcher_remove, METH_O, "remove(entry)"},
     {"clear", (PyCFunction)dispatcher_clear_entries, METH_NOARGS, "clear(): drop all entries."},

@@ -299,7 +299,9 @@ _PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device,
           torch.memory_format)  # fmt: skip
 _GENERATORS = (torch.Tag.nondeterministic_seeded,)
 _INTERNAL = re.compile(r"::_(?!_|adaptive)|backward|mkldnn|cudnn|miopen|quantized|rnn|lstm|gru")
-_KIND_SAYS = re.compile(r"not implemented for '|does not support|not supported|with a bool tensor")
+_KIND_SAYS = re.compile(r"not implemented for '|does not support|not supported|with a bool tensor|"
+                        r"cannot be converted to type")  # fmt: skip
+_MOST_F32 = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +323,7 @@ def _refused_kind(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     if not tensors or not _asked(func):
         return None
     empty = any(math.prod(map(hint_of, x.shape)) == 0 for x in tensors)
-    if not empty and not _is_rare(tensors[0]):
+    if not empty and not _is_rare(tensors[0]) and not any(map(_is_large, args)):
         return None
     small = not empty and torch.Tag.pointwise in func.tags
     if not small and not _is_small(tensors, empty):
@@ -347,6 +349,11 @@ def _asked(func: OpOverload) -> bool:
 def _is_rare(x: Tensor) -> bool:
     """Whether many kernels lack its dtype."""
     return x.dtype not in _EVERYWHERE and (x.dtype is not torch.float16 or x.device.type == "cpu")
+
+
+def _is_large(x: Any) -> bool:
+    """Whether a number is finite and more than tensors of most dtypes hold."""
+    return type(x) in (int, float) and _MOST_F32 < abs(x) < math.inf
 
 
 def _is_small(tensors: Sequence[Tensor], empty: bool) -> bool:
@@ -412,6 +419,22 @@ _UNCHECKED_DIM: dict[OpOverload, int] = {
     _ATEN.sort.default: 1, _ATEN.sort.stable: 2, _ATEN.argsort.default: 1, _ATEN.argsort.stable: 2,
 }  # fmt: skip
 # names of operators (any overload, in place or not) -> a rule that they follow
+def _filled(place: int) -> Callable[[Args], str | None]:
+    """A number at `place` that fills a new tensor, whose dtype follows it."""
+
+    def rule(args: Args) -> str | None:
+        value, like = hint_of(args[place]), args[0].dtype if isinstance(args[0], Tensor) else None
+        dtype = next((a for a in args[place + 1 :] if isinstance(a, torch.dtype)), like)
+        with _disable_current_modes():
+            try:
+                torch.full((), value, dtype=dtype)
+            except RuntimeError as error:
+                return str(error)
+        return None
+
+    return rule
+
+
 def _number(args: Args, place: int, fits: Callable[[Any], bool]) -> str | None:
     """A number that a kernel refuses."""
     return None if len(args) <= place or fits(args[place]) else "a number that the kernel refuses"
@@ -433,6 +456,11 @@ _RULES: tuple[tuple[frozenset[str], Callable[[Args], str | None]], ...] = (
     (frozenset(("add",)), _alpha),
     (frozenset(("addcdiv",)), _quotient),
     (frozenset(("smooth_l1_loss",)), lambda args: _number(args, 3, lambda beta: beta >= 0)),
+    (frozenset(("quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel")),
+     lambda _: "a quantized tensor"),
+    (frozenset(("scalar_tensor",)), _filled(0)),
+    (frozenset(("full", "full_like")), _filled(1)),
+    (frozenset(("new_full",)), _filled(2)),
     (frozenset(("celu",)), lambda args: _number(args, 1, lambda alpha: alpha != 0)),
 )  # fmt: skip
 
