@@ -202,7 +202,8 @@ def real_strides(
         return None
     named = tuple((k, _each(v, _KNOWN, _layout, tuple)) for k, v in sorted(kwargs.items()))
     real = _strides(func, _each(tuple(args), _KNOWN, _layout, tuple), named)
-    if all(map(_alike, results, real)):
+    lone = _odd_lone_axes(args)
+    if all(_alike(x, r, lone) for x, r in zip(results, real, strict=True)):
         return None
     return tuple(sized_strides(x.shape, r) for x, r in zip(results, real, strict=True))
 
@@ -343,8 +344,11 @@ def _is_outer(shape: tuple[int, ...], steps: Sequence[Sequence[int]], a: int, b:
     return 0
 
 
-def _alike(x: Tensor, strides: tuple[int, ...]) -> bool:
-    return hint_of(x.numel()) < 2 or tuple(map(hint_of, x.stride())) == strides
+def _alike(x: Tensor, strides: tuple[int, ...], lone: bool) -> bool:
+    """Whether the strides are these. lone: of axes of one element too."""
+    axes = zip(x.shape, x.stride(), strides, strict=True)
+    return hint_of(x.numel()) < 2 or all(
+        hint_of(p) == r for n, p, r in axes if lone or hint_of(n) > 1)
 
 
 def sized_strides(shape: Sequence[int], strides: tuple[int, ...]) -> tuple[int, ...]:
