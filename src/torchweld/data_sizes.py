@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from torchweld.frame.decode import decode
 from torchweld.ir.region import Resume

@@ -83,6 +83,7 @@ class Traits:
     numbers: bool  # so are numbers
     wide: bool = False  # lines of tensor_more are among those of the program
     twice: bool = False  # what is differentiated is the square of the gradients
+    rare: bool = False  # lines of tensor_rare are among those of the program
 
     @property
     def varying(self) -> bool:
@@ -94,7 +95,8 @@ class Traits:
         return all(t not in (torch.bfloat16, torch.float16) for t in self.dtypes)
 
     @classmethod
-    def drawn(cls, seed: int, varying: bool | None = None, wide: bool = False) -> Traits:
+    def drawn(cls, seed: int, varying: bool | None = None, wide: bool = False,
+              rare: bool = False) -> Traits:  # fmt: skip
         """varying: whether sizes differ between the calls; drawn too if None."""
         dice = random.Random(seed * 7919 + 1)
         a = dice.choice((*FLOATS, torch.complex64))
@@ -107,7 +109,7 @@ class Traits:
         sizes = _varying(dice) if (differ if varying is None else varying) else _fixed(dice)
         return cls(dtypes, layouts, alias, trained, dice.random() < 0.3, sizes,
                    dice.random() < 0.15, dice.random() < 0.3, wide,
-                   wide and dice.random() < 0.15)  # fmt: skip
+                   wide and dice.random() < 0.15, rare)  # fmt: skip
 
 
 def _fixed(dice: random.Random) -> tuple[dict[str, int], ...]:

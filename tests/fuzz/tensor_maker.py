@@ -17,6 +17,7 @@ import torch.nn.functional as F
 import torch.utils.checkpoint  # what programs call
 from tests.fuzz import tensor_lines as lines
 from tests.fuzz import tensor_more as more
+from tests.fuzz import tensor_rare as rare
 from tests.fuzz.tensor_inputs import NAMES, Traits, arguments
 from torch import Tensor
 
@@ -36,7 +37,7 @@ DTYPES = ("torch.float32", "torch.float64", "torch.int64", "torch.float32")
 CONTEXTS = ("with torch.autocast('cpu', dtype=torch.bfloat16):", "with torch.no_grad():",
             "with torch.enable_grad():", "if k > 0:", "with torch.no_grad():",
             "for _ in range(2):")  # fmt: skip
-BLOCKS = frozenset((*CONTEXTS, *more.CONTEXTS))
+BLOCKS = frozenset((*CONTEXTS, *more.CONTEXTS, *rare.CONTEXTS))
 # numbers of a tensor that the program gives back
 FACTS = ("{x}.shape", "{x}.stride()", "{x}.is_contiguous()", "{x}.storage_offset()", "{x}.dtype",
          "{x}.requires_grad", "{x} is a", "{x}.numel() + k", "{x}.dim()", "{x}.shape[0] * 2 - 1",
@@ -75,14 +76,17 @@ class Maker:
         return self.filled(self.line("exact" if exact else kind), depth, kind)
 
     def line(self, kind: str) -> str:
-        """A template; in wide programs more often one of the further ones."""
+        """A template; in wide programs more often one of the further ones, or of the rare ones."""
         table = more if self.traits.wide and self.dice.random() < 0.6 else lines
+        if self.traits.rare and self.dice.random() < 0.6:
+            table = rare
         found: str = self.dice.choice(getattr(table, TABLES[kind]))
         return found
 
     def context(self) -> str:
         wide = self.traits.wide and self.dice.random() < 0.5
-        return self.dice.choice(more.CONTEXTS if wide else CONTEXTS)
+        further = rare.CONTEXTS if self.traits.rare else more.CONTEXTS
+        return self.dice.choice(further if wide else CONTEXTS)
 
     def filled(self, template: str, depth: int = 1, kind: str = "") -> str:
         """The template with all its places filled; a place that occurs twice gets the same."""

@@ -39,10 +39,10 @@ def widened(source: str) -> str:
 
 
 def check(seed: int, varying: bool | None = None, backend: str = "torchweld",
-          wide: bool = False) -> str:  # fmt: skip
+          wide: bool = False, rare: bool = False) -> str:  # fmt: skip
     """How the compiled program of a seed differs from eager, or ""."""
     torchweld.reset()
-    traits = Traits.drawn(seed, varying, wide)
+    traits = Traits.drawn(seed, varying, wide, rare)
     return check_source(make_program(seed, traits), seed, traits, backend)
 
 
@@ -69,17 +69,19 @@ def main() -> int:
     parser.add_argument("--backend", default="torchweld")
     parser.add_argument("--varying", action="store_true", default=None)
     parser.add_argument("--wide", action="store_true", help="more kinds of lines")
+    parser.add_argument("--rare", action="store_true", help="of what programs rarely do, too")
     options = parser.parse_args()
+    wide = options.wide or options.rare
     torch.set_num_threads(1)
     bad, totals = 0, Counter[str]()
     for seed in range(options.first, options.first + options.count):
         print(f"{seed} ", end="", file=sys.stderr, flush=True)
-        found = check(seed, options.varying, options.backend, options.wide)
+        found = check(seed, options.varying, options.backend, wide, options.rare)
         counts = torchweld.statistics()
         totals.update({k: int(counts[k]) for k in ("graphs", "breaks")})
         if found:
             bad += 1
-            traits = Traits.drawn(seed, options.varying, options.wide)
+            traits = Traits.drawn(seed, options.varying, wide, options.rare)
             print(f"--- {seed}: {found}\n{traits}\n{make_program(seed, traits)}", flush=True)
     print(f"{options.count} programs, {bad} differ; {totals['graphs']} graphs, "
           f"{totals['breaks']} breaks")  # fmt: skip

@@ -33,6 +33,13 @@ def test_wide_programs(part: int) -> None:
         assert not found, f"{found}\n{make_program(seed, Traits.drawn(seed, wide=True))}"
 
 
+@pytest.mark.parametrize("part", range(PARTS // 5))
+def test_rare_programs(part: int) -> None:
+    for seed in range(20000 + part, 20000 + PROGRAMS // 4, PARTS // 5):
+        found = check(seed, wide=True, rare=True)
+        assert not found, f"{found}\n{make_program(seed, Traits.drawn(seed, None, True, True))}"
+
+
 def test_programs_are_the_same_for_a_seed_and_run_at_all_sizes() -> None:
     varying = [seed for seed in range(30) if Traits.drawn(seed).varying]
     assert 5 < len(varying) < 25

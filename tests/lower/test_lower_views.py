@@ -6,6 +6,8 @@ import pytest
 import torch
 from lower_harness import check, externs, nests
 
+import torchweld
+
 VIEWS = {
     "transpose": lambda x: x.transpose(0, 2),
     "merge_split": lambda x: x.reshape(4, 12).reshape(2, 2, 3, 4),
@@ -57,3 +59,18 @@ def test_empty_and_zero_dimensional_views() -> None:
     check(lambda x: x.reshape(0, 3).t() + 1, torch.randn(3, 0))
     check(lambda x: x.reshape(1, 1).expand(2, 3) + 1, torch.randn(()))
     check(lambda x: x.reshape(()) * 2, torch.randn(1, 1))
+
+
+CONJUGATED = {
+    "imag": lambda z: z.conj().imag * 2, "of a product": lambda z: (z * 2).mH.imag.sin(),
+    "part": lambda z: z.conj()[1:].imag.neg() + 1, "real": lambda z: z.conj().real * 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONJUGATED)
+def test_the_imaginary_part_of_a_conjugate_is_negated(name: str) -> None:
+    z = torch.randn(3, 4, dtype=torch.complex64)
+    torchweld.reset()
+    got = torchweld.compile(CONJUGATED[name], fullgraph=True)(z)
+    torch.testing.assert_close(got, CONJUGATED[name](z))
+    assert torchweld.statistics()["graphs"] == 1

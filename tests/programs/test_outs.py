@@ -91,3 +91,18 @@ def test_what_has_its_size_is_part_of_the_graph(fn):
     got, want = torchweld.compile(fn, fullgraph=True)(*mine), fn(*theirs)
     for x, y in zip([*_listed(got), *mine], [*_listed(want), *theirs], strict=True):
         torch.testing.assert_close(x, y)
+
+
+def test_a_new_one_grows_behind_a_function_that_was_mapped():
+    def f(a, b):
+        scaled = torch.vmap(lambda q, r: q * r.sum())(a, b)
+        out = torch.empty(0), torch.empty(0, dtype=torch.long)
+        torch.sort(scaled, 0, out=out)
+        return scaled, out[0]
+
+    torchweld.reset()
+    x = torch.randn(3, 4)
+    for y, z in zip(torchweld.compile(f, fullgraph=True)(x, x), f(x, x), strict=True):
+        torch.testing.assert_close(y, z)
+    counts = torchweld.statistics()
+    assert (counts["graphs"], counts["breaks"], counts["internal_errors"]) == (1, 0, 0)

@@ -255,3 +255,14 @@ def test_asking_for_the_history_of_a_view_from_no_grad_that_was_written_is_a_bre
             f(torch.ones(4, 6, requires_grad=True) * 1)
     counts = torchweld.statistics()  # the second break is where the exception leaves the block
     assert (counts["breaks"], counts["internal_errors"]) == (2, 0)
+
+
+def test_data_of_an_argument_beside_a_result_with_gradients_is_another_tensor():
+    def f(x, w):
+        return w.sin(), x.data
+
+    torchweld.reset()
+    x, w = torch.randn(3), torch.randn(3, requires_grad=True)
+    got = torchweld.compile(f, fullgraph=True)(x, w)[1]
+    assert got is not x and got.data_ptr() == x.data_ptr() and not got._is_view()
+    assert torchweld.statistics()["graphs"] == 1

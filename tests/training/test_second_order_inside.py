@@ -71,3 +71,22 @@ def test_gradients_detached_in_place_are_an_error():
     model, (x,) = mlp(), batches(1)
     with pytest.raises(RuntimeError, match=r"in-?place"):
         compiled(step)(x)
+
+
+def test_gradients_taken_inside_of_what_the_results_do_not_reach():
+    """The graph runs again for a second derivative, and asks for its own gradients again."""
+
+    def f(b, d):
+        (slope,) = torch.autograd.grad((b * b.sin()).sum(), b)
+        return slope.sigmoid(), d.sin()
+
+    b, d = (torch.randn(3, requires_grad=True) for _ in range(2))
+    seen = []
+    for fn in (f, compiled(f)):
+        slope, y = fn(b, d)
+        (first,) = torch.autograd.grad(y.sum(), d, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), d)
+        seen.append((slope, y.detach(), first.detach(), second))
+    torch.testing.assert_close(seen[1], seen[0])
+    counts = STATISTICS.counts()
+    assert (counts["graphs"], counts["breaks"]) == (1, 0)

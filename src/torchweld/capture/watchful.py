@@ -13,6 +13,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from torchweld.base.loc import Loc
+from torchweld.capture.bodies import memory_behind
 from torchweld.capture.state import refuse
 from torchweld.capture.values.base import ListValue, TensorValue, TupleValue, Value
 from torchweld.ir.fake import FakeMode
@@ -141,5 +142,5 @@ def _is_new(x: TensorValue) -> bool:
 
 def _is_alone(x: TensorValue, known: Iterable[TensorValue]) -> bool:
     """Whether no other tensor has its memory."""
-    memory = memory_of(x.fake)
-    return not any(v.fake is not x.fake and memory_of(v.fake) == memory for v in known)
+    memory = memory_behind(x.fake)
+    return not any(v.fake is not x.fake and memory_behind(v.fake) == memory for v in known)

@@ -96,6 +96,8 @@ def views_from(recorder: Recorder, out: Tensor, source: tuple[int, bool],
     if out.requires_grad and not out._is_view():
         raise Unsupported("W201", "an output that autograd does not know as a view")
     steps = _views(recorder.node_of(view_of(out, base)), recorder.node_of(unwrap(base)))
+    if not steps and not out.requires_grad:  # `x.data`, which is another object
+        steps = ((torch.ops.aten.detach.default, (), {}),)
     return Returned(place, of_input, steps, out.requires_grad)
 
 

@@ -71,13 +71,20 @@ def _unshuffled(mode: Any, args: Sequence[Any]) -> Any:
         return torch.empty_like(x)
 
 
-def _random_slopes(mode: Any, args: Sequence[Any]) -> Any:
-    """In the standard layout where slopes are drawn on a CPU; torch says: in that of the tensor."""
+def _drawn_in_rows(mode: Any, args: Sequence[Any]) -> Any:
+    """Laid out in the standard way on a CPU whatever is read; torch says: as that is."""
     x = args[0]
-    if x.device.type != "cpu" or not any(args[4:5]) or x.is_contiguous():
+    if x.device.type != "cpu":
         return NotImplemented
     with below_functionalization(), mode:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+_TRAINING = 4  # of rrelu_with_noise
+
+
+def _leaking(mode: Any, args: Sequence[Any]) -> Any:
+    return _drawn_in_rows(mode, args) if any(args[_TRAINING:][:1]) else NotImplemented
 
 
 _ANEW: dict[object, Callable[[Any, Sequence[Any]], Any]] = {
@@ -86,7 +93,8 @@ _ANEW: dict[object, Callable[[Any, Sequence[Any]], Any]] = {
     aten.soft_margin_loss_backward.default: _loss_gradient,
     aten.mkldnn_rnn_layer_backward.default: _lstm_gradients,
     aten.pixel_unshuffle.default: _unshuffled,
-    aten.rrelu_with_noise.default: _random_slopes,
+    aten.poisson.default: _drawn_in_rows,
+    aten.rrelu_with_noise.default: _leaking,
 }
 
 
@@ -98,6 +106,21 @@ def _always(args: Sequence[Any]) -> bool:
 def _permuted(args: Sequence[Any]) -> bool:
     """Whether a tensor is not laid out in the standard way."""
     return any(isinstance(x, Tensor) and not x.is_contiguous() for x in args)
+
+
+def _odd_lone_axes(args: Sequence[Any]) -> bool:
+    """Whether a tensor has an axis of one element whose stride is not that of its place."""
+    return any(isinstance(x, Tensor) and x.dim() > 1 and _is_odd(*_axes(x)) for x in args)
+
+
+def _is_odd(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    return 1 in shape and 0 not in shape and strides != _packed(shape, _rows(shape))
+
+
+def _odd_places(args: Sequence[Any]) -> bool:
+    """The same, of what is indexed by places: masks decide the size of the result."""
+    places = [x for x in args[1] if isinstance(x, Tensor)]
+    return _odd_lone_axes(args[:1]) and all(x.dtype is torch.int64 for x in places)
 
 
 def _neither_standard(args: Sequence[Any]) -> bool:
@@ -119,19 +142,40 @@ _DOUBTFUL: dict[OpOverload, Callable[[Sequence[Any]], bool]] = {
         aten.logaddexp.default, aten.logaddexp2.default, aten.roll.default,
         aten.isin.Tensor_Tensor, aten.isin.Tensor_Scalar,
         aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
-    ), _permuted),
-    aten.rrelu_with_noise.default: lambda args: not any(args[4:5]) and _permuted(args),
+    ), lambda args: _permuted(args) or _odd_lone_axes(args)),
+    **dict.fromkeys((
+        aten.rsub.Tensor, aten.complex.default, aten.sort.default, aten.sort.stable,
+        aten.native_layer_norm.default, aten.native_group_norm.default, aten.masked_fill.Scalar,
+        aten.deg2rad.default, aten._prelu_kernel.default, aten.frexp.Tensor,
+        aten.bitwise_left_shift.Tensor_Scalar, aten.bitwise_right_shift.Tensor_Scalar,
+        aten.__lshift__.Scalar, aten.__rshift__.Scalar, aten.renorm.default,
+        aten._log_softmax.default, aten.glu.default, aten.upsample_nearest2d.default,
+        aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default,
+        aten._upsample_nearest_exact2d.default, aten.linalg_vector_norm.default,
+        aten.grid_sampler_2d.default, aten.remainder.Scalar_Tensor,
+        aten.index_add.default, aten.index_copy.default,
+    ), _odd_lone_axes),
+    **dict.fromkeys((aten.index.Tensor, aten.index_put.default), _odd_places),
+    aten.rrelu_with_noise.default: lambda args: not any(args[_TRAINING:][:1]) and (
+        _permuted(args) or _odd_lone_axes(args)),
     **dict.fromkeys((
         aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
         aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_functional.default,
         aten._native_batch_norm_legit_no_training.default, aten._batch_norm_with_update.default,
         aten._batch_norm_with_update_functional.default, aten._batch_norm_no_update.default,
-    ), _neither_standard),
+    ), lambda args: _neither_standard(args) or _odd_lone_axes(args[:1])),
 }  # fmt: skip
 
 
-_WITH_PLACES = frozenset((aten.max_unpool2d.default, aten.index_fill.int_Scalar,
-                          aten.index_fill.int_Tensor))  # fmt: skip
+_WITH_PLACES = frozenset((
+    aten.max_unpool2d.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
+    aten.index.Tensor, aten.index_put.default, aten.index_add.default, aten.index_copy.default,
+))  # fmt: skip
+
+
+def _is_doubtful(func: OpOverload, args: Sequence[Any]) -> bool:
+    doubtful = _DOUBTFUL.get(func)
+    return doubtful is not None and doubtful(args)
 
 
 # ---------------------------------------------------------------- what the kernel gives
@@ -151,15 +195,15 @@ def real_strides(
 
     Cost: the operator itself, once for each layout of its arguments: its kernel decides.
     """
-    doubtful = _DOUBTFUL.get(func)
-    if doubtful is None or not doubtful(args):
+    if not _is_doubtful(func, args):
         return None
     results = predicted if isinstance(predicted, (tuple, list)) else (predicted,)
     if any(not isinstance(x, Tensor) or x.device.type != "cpu" for x in results):
         return None
     named = tuple((k, _each(v, _KNOWN, _layout, tuple)) for k, v in sorted(kwargs.items()))
     real = _strides(func, _each(tuple(args), _KNOWN, _layout, tuple), named)
-    if all(map(_alike, results, real)):
+    lone = _odd_lone_axes(args)
+    if all(_alike(x, r, lone) for x, r in zip(results, real, strict=True)):
         return None
     return tuple(sized_strides(x.shape, r) for x, r in zip(results, real, strict=True))
 
@@ -191,7 +235,7 @@ def lone_axes(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any],
     """
     keeps = func in _KEEPING
     loops = torch.Tag.pointwise in func.tags and func not in _STANDARD
-    if not (isinstance(predicted, Tensor) and (keeps or loops)) or (
+    if not (isinstance(predicted, Tensor) and (keeps or loops)) or _is_doubtful(func, args) or (
             func._schema.is_mutable or any(predicted is a for a in args)):  # fmt: skip
         return None
     if keeps and kwargs.get("memory_format") not in (None, torch.preserve_format):
@@ -300,9 +344,11 @@ def _is_outer(shape: tuple[int, ...], steps: Sequence[Sequence[int]], a: int, b:
     return 0
 
 
-def _alike(x: Tensor, strides: tuple[int, ...]) -> bool:
+def _alike(x: Tensor, strides: tuple[int, ...], lone: bool) -> bool:
+    """Whether the strides are these. lone: of axes of one element too."""
     axes = zip(x.shape, x.stride(), strides, strict=True)
-    return hint_of(x.numel()) < 2 or all(hint_of(p) == r for n, p, r in axes if hint_of(n) > 1)
+    return hint_of(x.numel()) < 2 or all(
+        hint_of(p) == r for n, p, r in axes if lone or hint_of(n) > 1)
 
 
 def sized_strides(shape: Sequence[int], strides: tuple[int, ...]) -> tuple[int, ...]:

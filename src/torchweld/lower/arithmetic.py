@@ -72,7 +72,7 @@ def expit(x: Val) -> Val:
     return unary("sigmoid", x)
 
 
-@pointwise("aten.neg.default")
+@pointwise("aten.neg.default", "aten._neg_view.default")
 def neg(x: Val) -> Val:
     return -x
 

@@ -444,6 +444,8 @@ def _again(what: Differentiable, ctx: Any, saved: Sequence[Tensor],
     create = torch.is_grad_enabled()
     for i in what.wanted:  # hooks of the inputs wait for what this gives
         inputs[i] = _same(inputs[i])
+    for i in what.unreached:  # the graph itself may ask for gradients of these
+        inputs[i] = inputs[i].detach().requires_grad_()
     given = [_own(x, what, ctx, i) if i in what.written else x for i, x in enumerate(inputs)]
     with ExitStack() as stack:
         stack.enter_context(what.around())
