@@ -167,3 +167,23 @@ def test_anomaly_detection_that_stays_as_it_is():
     with torch.autograd.set_detect_anomaly(True):
         assert torch.equal(compiled(x), program(x))
     assert torchweld.statistics()["breaks"] > 0
+
+
+def breaks_inside(x, y, n):
+    x = x * 2
+    with torch.backends.cudnn.flags(enabled=False, deterministic=True):
+        torchweld.graph_break()
+        seen = settings()
+        y = x + y
+    return y * 3, seen, settings()
+
+
+def test_a_break_inside_of_flags_is_one_break():
+    torchweld.reset()
+    before = settings()
+    found = torchweld.explain(breaks_inside)(torch.ones(3), torch.ones(3), 1)
+    assert (len(found.graphs), len(found.breaks)) == (2, 1)
+    compiled = torchweld.compile(breaks_inside)
+    got, *seen = compiled(torch.ones(3), torch.ones(3), 1)
+    want, *eager = breaks_inside(torch.ones(3), torch.ones(3), 1)
+    assert got.tolist() == want.tolist() and seen == eager and settings() == before

@@ -257,10 +257,8 @@ def _takes_tried(fn: Any, n: int, names: tuple[str, ...]) -> bool:
     return True
 
 
-_KINDS: tuple[Any, ...] = (
-    bool, bytes, collections.OrderedDict, collections.deque, complex, dict, float, frozenset, int,
-    list, set, str, tuple,
-)
+_KINDS: tuple[Any, ...] = (bool, bytes, collections.OrderedDict, collections.deque, complex, dict,
+                           float, frozenset, int, list, set, str, tuple)  # fmt: skip
 _EMPTY: dict[Any, object] = {**{kind: kind() for kind in _KINDS}, range: range(0), slice: slice(0)}
 _HARMLESS = ("_bisect", "_functools", "_heapq", "_operator", "builtins", "itertools", "math")
 _DO_SOMETHING = ("breakpoint", "compile", "eval", "exec", "input", "open", "print", "__import__")

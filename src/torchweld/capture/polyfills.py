@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import ContextDecorator
 from typing import Any
 
 import torch
@@ -497,6 +498,22 @@ class CompareKey:
 
     def __gt__(self, other: Any) -> Any:
         return self.compare(self.item, other.item) > 0
+
+
+class Flags(ContextDecorator):
+    """What torch.backends.cudnn.flags and the like give: unlike a generator, it may be there when a
+    graph ends inside of its block."""
+
+    def __init__(self, allow: Any, change: Any, given: Any) -> None:
+        self.allow, self.change, self.given = allow, change, given
+
+    def __enter__(self) -> None:
+        with self.allow():
+            self.before = self.change(*self.given)
+
+    def __exit__(self, *_: object) -> None:
+        with self.allow():
+            self.change(*self.before)
 
 
 def cmp_to_key_(compare: Any) -> Any:

@@ -128,6 +128,8 @@ for _fn in (torch.set_float32_matmul_precision, torch.use_deterministic_algorith
                 "_set_cublas_allow", "_set_mkldnn_", "_cuda_set_cudnn_benchmark_limit"))
             )):  # fmt: skip
     FUNCTIONS.add(_fn, _later("settings", "change", _fn))
+for _flags in (torch.backends.cudnn.flags, torch.backends.mkldnn.flags):
+    FUNCTIONS.add(_flags, _later("settings", "flags", _flags))
 for _name, _fn_name in (("_set_fp32_precision_setter", "precision"),
                         ("_get_fp32_precision_getter", "read_precision")):  # fmt: skip
     if hasattr(torch._C, _name):

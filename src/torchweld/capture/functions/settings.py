@@ -7,17 +7,19 @@ is empty, and behind it from then on: the next operator is of another graph.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from torchweld.capture import polyfills
 from torchweld.capture.attrs import from_python
 from torchweld.capture.draws import Generator, Setting, may_draw
 from torchweld.capture.functions.effects import perform
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
-from torchweld.capture.values.base import NONE, Const, NotConstant, Value, constant
+from torchweld.capture.values.base import NONE, Const, NotConstant, TupleValue, Value, constant
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -127,3 +129,16 @@ def read_precision(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) 
     if getter not in cap.modes_set:
         cap.guard("state", None, (getter, found))
     cap.deliver(Const(found), cont)
+
+
+def flags(fn: Any, cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
+    """A manager of a with block that torch writes as a generator, which no break could leave."""
+    made = fn.__wrapped__
+    try:
+        bound = inspect.signature(made).bind(*args, **kwargs)
+    except TypeError as error:
+        raise raised(TypeError, f"{made.__name__}() {error}") from None
+    bound.apply_defaults()
+    given = [x if isinstance(x, Value) else Const(x) for x in bound.arguments.values()]
+    calls = [Const(made.__globals__[n]) for n in ("__allow_nonbracketed_mutation", "set_flags")]
+    cap.call(Const(polyfills.Flags), [*calls, TupleValue([*given])], {}, cont)
