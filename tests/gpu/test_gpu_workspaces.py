@@ -36,8 +36,8 @@ def steps(model):
 expected = steps(net)
 """
 END = """
-for a, b in zip(steps(torchweld.compile(net)), expected, strict=True):
-    torch.testing.assert_close(a, b, rtol=0.05, atol=0.01)
+for got, like in zip(steps(torchweld.compile(net)), expected, strict=True):
+    torch.testing.assert_close(got, like, rtol=0.05, atol=0.01)
 assert torchweld.statistics()["cuda_graphs"] == 2
 """
 ALONE = f"""

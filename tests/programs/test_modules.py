@@ -401,7 +401,7 @@ def test_module_with_property():
             self.doubled = 5
             return x * self.doubled
 
-    module_case(M, (X,), (Y,), graphs=2)
+    module_case(M, (X,), (Y,))
 
 
 def test_zero_grad_and_requires_grad_read():
