@@ -9,7 +9,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from torchweld.base.loc import Loc
-from torchweld.capture.modes import MUTATED, restoring
+from torchweld.capture.modes import MUTATED, undoing
 from torchweld.ir.graph import LOC
 
 
@@ -23,7 +23,7 @@ def raise_as_eager(gm: GraphModule, args: tuple[Any, ...], untouched: bool) -> N
     written = () if untouched else gm.meta.get(MUTATED, ())
     given = [x.clone() if i in written else x for i, x in enumerate(args)]
     try:
-        restoring(gm, gm.forward)(*given)
+        undoing(gm)(*given)
     except Exception as error:
         at = _line(gm, error.__traceback__)
         if at is not None:

@@ -159,3 +159,36 @@ def test_a_trained_module_with_buffers_counts_a_failed_step_once():
         for mine, theirs in zip(net.buffers(), twin.buffers(), strict=True):
             torch.testing.assert_close(mine, theirs)
     assert torchweld.statistics()["breaks"] == 0
+
+
+def added_(x, at):
+    log.append(1)
+    x.index_add_(0, at, torch.ones(2))
+    return x.relu() + 1 - x.exp()
+
+
+def by_itself_(x, at):
+    log.append(1)
+    x.add_(1)
+    at = at + (x * 0).long()[:2]
+    x.mul_(3)
+    return x[at].relu() + 1
+
+
+@pytest.mark.parametrize(("fn", "backend"), [
+    (added_, "eager"), (by_itself_, "eager"), (by_itself_, "torchweld"),
+])  # fmt: skip
+def test_what_was_written_before_a_failure_is_not_written_again(fn, backend, at_once):
+    """An operator that fails while it writes, and a check of what was written before."""
+
+    def left(call):
+        x = torch.zeros(4)
+        with pytest.raises(IndexError) as caught:
+            call(x, torch.tensor([0, 9]))
+        return x.tolist(), str(caught.value)
+
+    torchweld.reset()
+    compiled = torchweld.compile(fn, backend=backend)
+    compiled(torch.zeros(4), torch.tensor([0, 1]))
+    assert (torchweld.statistics()["kernels"] > 0) is (backend == "torchweld")
+    assert left(compiled) == left(fn)

@@ -144,16 +144,20 @@ def _enter(mode: bool) -> Any:
 
 
 def restoring(gm: GraphModule, call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`; if it is the graph itself, an operator that fails leaves no mode behind.
+    """`call`; if it is the graph itself, it is `undoing`, and tells whether it has written."""
+    if call not in (gm, gm.forward):
+        return call
+    return _telling(undoing(gm), gm.meta[MUTATED]) if gm.meta.get(RUNS_AGAIN) else undoing(gm)
+
+
+def undoing(gm: GraphModule) -> Callable[..., Any]:
+    """The graph itself; an operator that fails leaves no mode behind.
 
     In eager the with block around the operator restores the mode; a graph has no such blocks.
     """
-    if call not in (gm, gm.forward):
-        return call
     setters = [n for n in gm.graph.nodes if n.target is ENTER or n.target in _CHANGES
                or isinstance(n.target, Pack)]  # fmt: skip
-    run = _restoring(gm, setters) if setters else call
-    return _telling(run, gm.meta[MUTATED]) if gm.meta.get(RUNS_AGAIN) else run
+    return _restoring(gm, setters) if setters else gm.forward
 
 
 def _telling(call: Callable[..., Any], written: Sequence[int]) -> Callable[..., Any]:

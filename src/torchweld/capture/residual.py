@@ -41,7 +41,8 @@ from torchweld.capture.values.base import (
 from torchweld.capture.values.number import GraphNumber, RangeValue
 from torchweld.capture.values.unread import is_no_input
 from torchweld.ir.conditions import Junction, Relation
-from torchweld.ir.graph import DRAWS
+from torchweld.ir.graph import DRAWS, WRITES
+from torchweld.ir.raising import is_risky
 from torchweld.ir.region import Finish
 from torchweld.ir.source import Source
 
@@ -398,12 +399,13 @@ def _runs_again(cap: Capture) -> bool:
 
 
 def _tells(cap: Capture) -> bool:
-    """Whether a failed graph knows that it has written to no input: version counters say it, and a
-    GPU's operators do not fail where they are called. Whole steps need the memory that a frame
-    that runs again would keep."""
+    """Whether a failed graph knows that it has written to no input: version counters say it, but of
+    an operator that fails while it writes, and a GPU's operators do not fail where they are called.
+    Whole steps need the memory that a frame that runs again would keep."""
     fakes = [v.fake for _, v, _ in cap.builder.inputs]
     return not (
-        cap.sizes.data.asks or cap.backwards or cap.builder.mode.written
+        any(WRITES in n.meta and is_risky(n) for n in cap.builder.root.nodes)
+        or cap.sizes.data.asks or cap.backwards or cap.builder.mode.written
         or any(x.is_inference() or x.device.type != "cpu" for x in fakes)
     )  # fmt: skip
 
