@@ -17,8 +17,9 @@ from typing import Any
 from torchweld.frame.decode import decode
 from torchweld.frame.points import Point, cell_names, is_rest, looked_at
 from torchweld.frame.resume import resume_code
+from torchweld.frame.waiting import function
 from torchweld.ir.region import Suspended
-from torchweld.rests import Miss, Next, Values, Yield, dispatcher, function, hooked
+from torchweld.rests import Miss, Next, Values, Yield, dispatcher, hooked
 from torchweld.sites import Site
 
 # what a real generator tells of itself
@@ -45,8 +46,8 @@ def starter(fn: types.FunctionType, site: Site, miss: Miss) -> Callable[..., Any
     frame = Suspended(fn.__code__, begins, point.unbound, point.holes, fn.__globals__)
     key = (id(frame.code), id(frame.globals), point, "start")
     site.points[key] = start = dispatcher(
-        lambda: [function(resume_code(code, point), frame)], (frame,), site, miss, 0, frozenset(),
-        key)  # fmt: skip
+        lambda: [function(resume_code(code, point), frame.globals)], (frame,), site, miss, 0,
+        frozenset(), key)  # fmt: skip
     # an entry does not keep alive what it was compiled of
     found, site_of, origin = weakref.ref(start), weakref.ref(site), weakref.ref(fn)
     cells = fn.__closure__ or ()
@@ -62,7 +63,7 @@ def starter(fn: types.FunctionType, site: Site, miss: Miss) -> Callable[..., Any
         made.__name__, made.__qualname__ = named.__name__, named.__qualname__
         return made
 
-    start_again = function(resume_code(code, point), frame)
+    start_again = function(resume_code(code, point), frame.globals)
     assert len(cell_names(code)) == len(code.cellvars) + len(cells)
     return begin
 

@@ -23,11 +23,12 @@ from typing import Any
 from torchweld.capture.suspend import GO_ON, PIECE
 from torchweld.data_sizes import expect
 from torchweld.frame.decode import decode
-from torchweld.frame.hook import run_hooked, set_skip
+from torchweld.frame.hook import run_hooked
 from torchweld.frame.points import Piece, Point, cell_names, looked_at
 from torchweld.frame.program import Dispatcher, Entry, set_pending
 from torchweld.frame.resume import rejoin_code, resume_code
 from torchweld.frame.steps import step_piece, wait_piece
+from torchweld.frame.waiting import function, give, raise_thrown
 from torchweld.ir.region import Region, Resume, Suspended
 from torchweld.sites import REGION, Site
 
@@ -118,7 +119,7 @@ class Break:
         while failed:  # it passes through the frames that wait, up to a handler
             level -= 1
             try:
-                which, values = self._chain[level][1](*states[level], _raise, (failed,))
+                which, values = self._chain[level][1](*states[level], raise_thrown, (failed,))
             except BaseException as error:
                 if not level:
                     states = ()
@@ -168,8 +169,8 @@ class Break:
 
 def _functions(frames: Sequence[Suspended], point: Point) -> list[types.FunctionType]:
     """The rests of frames, of which the innermost goes on at `point`."""
-    fns = [function(rejoin_code(decode(f.code), point_of(f)), f) for f in frames[:-1]]
-    return [*fns, function(resume_code(decode(frames[-1].code), point), frames[-1])]
+    fns = [function(rejoin_code(decode(f.code), point_of(f)), f.globals) for f in frames[:-1]]
+    return [*fns, function(resume_code(decode(frames[-1].code), point), frames[-1].globals)]
 
 
 def dispatcher(make: Callable[[], list[types.FunctionType]], frames: tuple[Suspended, ...],
@@ -202,7 +203,7 @@ class Yield:
         self._frame, self._miss, self._empty, self._seen = frame, miss, empty, seen
         self.how, self._site = how, weakref.ref(site)
         self._rest: Callable[[], Any] = _nothing
-        self._throw = function(rejoin_code(decode(frame.code), point_of(frame)), frame)
+        self._throw = function(rejoin_code(decode(frame.code), point_of(frame)), frame.globals)
 
     def sent(self, state: Values, value: Any) -> Any:
         """What the rest gives back when it gets what it waits for."""
@@ -210,13 +211,13 @@ class Yield:
         if rest is None:
             rest = self._make()
         if self.how == "yield":
-            return rest(*state, _give, (value,))
+            return rest(*state, give, (value,))
         at = len(state) - len(cell_names(decode(self._frame.code))) - 1  # what it delegated to
         return rest(*state[:at], value, *state[at + 1 :])
 
     def thrown(self, state: Values, failed: list[BaseException]) -> Any:
         """The generator as it is when an exception is raised in it, not started."""
-        return self._throw(*state, _raise, (failed,))
+        return self._throw(*state, raise_thrown, (failed,))
 
     def _make(self) -> Any:
         site, frame = self._site(), self._frame
@@ -237,7 +238,7 @@ class Yield:
         target = code.instrs[frame.index - 1].target  # of the SEND, to where it ends
         assert target is not None
         kept = frame.unbound & looked_at(code, target)
-        return function(resume_code(code, Point(target, kept, frame.holes)), frame)
+        return function(resume_code(code, Point(target, kept, frame.holes)), frame.globals)
 
 
 def origin_of(frames: Sequence[Suspended]) -> tuple[object, ...]:
@@ -251,7 +252,7 @@ def point_of(frame: Suspended) -> Point:
 
 def _pieces(frame: Suspended, make: Callable[..., Piece]) -> tuple[Piece, types.FunctionType]:
     piece = make(decode(frame.code), point_of(frame))
-    return piece, function(piece.code, frame)
+    return piece, function(piece.code, frame.globals)
 
 
 def _nothing() -> None:
@@ -260,14 +261,6 @@ def _nothing() -> None:
 
 def _eagerly(made: Dispatcher, args: Values, *, site: object) -> None:
     """No entry, so that the function itself runs."""
-
-
-def _raise(failed: list[BaseException]) -> None:
-    raise failed.pop()
-
-
-def _give(value: Any) -> Any:
-    return value
 
 
 def hooked(site: weakref.ref[Site], fn: Callable[..., Any], *values: Any) -> Any:
@@ -279,16 +272,6 @@ def hooked(site: weakref.ref[Site], fn: Callable[..., Any], *values: Any) -> Any
     finally:
         values = ()  # see drive
         REGION.site = before
-
-
-def function(code: types.CodeType, frame: Suspended) -> types.FunctionType:
-    """A piece or rest as a function. Its cells are parameters, so it needs none of its own.
-
-    The frame hook leaves it alone: pieces are not to be compiled, and rests have dispatchers.
-    """
-    set_skip(code)
-    closure = tuple(types.CellType() for _ in code.co_freevars)
-    return types.FunctionType(code, frame.globals, code.co_name, None, closure)
 
 
 def names_of(region: Region, site: Site, miss: Miss) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from torchweld.capture.identity import guard_distinct, same
 from torchweld.capture.instances import vars_of
 from torchweld.capture.late import LateNumber
 from torchweld.capture.numbers import is_graph_number, number_decide
+from torchweld.capture.object_ids import ObjectId
 from torchweld.capture.ops import (
     filed_key,
     goes_first,
@@ -44,7 +45,6 @@ from torchweld.capture.values.base import (
     LateText,
     ListValue,
     NotConstant,
-    ObjectId,
     SetValue,
     SizeValue,
     SliceValue,

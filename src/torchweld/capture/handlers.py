@@ -117,7 +117,9 @@ def _may_swallow(leave: object, manager: Value | None) -> bool:
         return False
     if leave is _GeneratorContextManager.__exit__ and isinstance(manager, InstanceValue):
         made = manager.attrs.get("gen")
-        return not isinstance(made, GeneratorValue) or _ends_some(made.frame.code)
+        if not isinstance(made, GeneratorValue) or made.read is not None:
+            return True
+        return _ends_some(made.frame.code)
     code = decode(leave.__code__).instrs
     returned = [code[i - 1] for i, x in enumerate(code) if x.op == "RETURN_VALUE"]
     return any(x.op != "LOAD_CONST" or x.arg for x in returned)

@@ -16,6 +16,7 @@ import torch
 from torchweld.capture import polyfills
 from torchweld.capture.arrays.operators import array_item, array_iterator, array_setitem
 from torchweld.capture.attrs import from_python, mro_lookup
+from torchweld.capture.generator_frames import resume
 from torchweld.capture.instances import VarsValue
 from torchweld.capture.kernels import is_kernel, kernel_with_grid
 from torchweld.capture.numbers import apart, is_open, range_iterator, runs_apart
@@ -32,8 +33,7 @@ from torchweld.capture.ops import (
 )
 from torchweld.capture.owned_items import of_owned, owned_iterator
 from torchweld.capture.session import Capture
-from torchweld.capture.state import Cont, Raised, VFrame, raised, refuse
-from torchweld.capture.suspend import SUSPENDED, check_end, delegates_at
+from torchweld.capture.state import Cont, Raised, raised, refuse
 from torchweld.capture.tensors import tensor_getitem, tensor_setitem
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -512,89 +512,3 @@ def _on_stop_iteration(stop: Callable[[], None]) -> Callable[[Value], bool]:
         return True
 
     return on_raise
-
-
-def resume(cap: Capture, gen: GeneratorValue, sent: Value, cont: Cont,
-           finished: Callable[[Value], None]) -> None:  # fmt: skip
-    """Run a generator to its next yield (`cont`) or its end (`finished` gets its result)."""
-    if gen.finished:
-        finished(Const(None))
-        return
-    if gen.running:
-        raise raised(ValueError, "generator already executing")
-    fresh = gen.frame.code.instrs[gen.frame.ip - 1].op == "RETURN_GENERATOR"
-    if fresh and not (isinstance(sent, Const) and sent.obj is None):
-        what = "coroutine" if gen.kind is types.CoroutineType else "generator"
-        raise raised(TypeError, f"can't send non-None value to a just-started {what}")
-    _enter(cap, gen, cont, finished)
-    gen.frame.stack.append(sent)
-
-
-def _enter(cap: Capture, gen: GeneratorValue, cont: Cont,
-           finished: Callable[[Value], None]) -> None:  # fmt: skip
-    """Make a generator's frame the innermost one, with the exceptions that it was handling."""
-    frame = gen.frame
-    outer = len(cap.handled)
-    cap.handled.extend(frame.exc)
-    frame.exc = []
-    gen.running = True
-
-    def left(finished: bool) -> None:
-        gen.running, gen.finished = False, finished
-        frame.on_yield = frame.on_return = frame.on_raise = None  # which refer to the frame
-
-    def yielded(value: Value) -> None:
-        left(False)
-        frame.exc = cap.handled[outer:]
-        del cap.handled[outer:]
-        cont(value)
-
-    def returned(value: Value) -> None:
-        left(True)
-        del cap.handled[outer:]
-        finished(value)
-
-    def failed(exc: Value) -> bool:
-        left(True)
-        del cap.handled[outer:]
-        if gen.kind not in SUSPENDED and issubclass(exc.cls(), StopIteration):
-            finished(Const(None))  # it stands for an iterator that is no generator
-            return True
-        check_end(gen.kind, exc)
-        return False
-
-    frame.on_yield, frame.on_return, frame.on_raise = yielded, returned, failed
-    cap.frames.append(frame)
-
-
-def throw(cap: Capture, gen: GeneratorValue, exc: Value, cont: Cont,
-          finished: Callable[[Value], None]) -> None:  # fmt: skip
-    """Raise an exception where a generator is suspended, in the innermost it delegates to."""
-    if gen.finished:
-        raise Raised(exc)
-    if gen.running:
-        raise raised(ValueError, "generator already executing")
-    frame = gen.frame
-    send_at = delegates_at(frame)
-    inner = frame.stack[-1] if send_at is not None else None
-    if inner is not None and not isinstance(inner, GeneratorValue):
-        if isinstance(inner, InstanceValue):
-            raise refuse("W107", "throw into a generator that reads from an object", cap.loc())
-        inner = None
-    if inner is None:
-        _enter(cap, gen, cont, finished)
-        raise Raised(exc)
-    _enter(cap, gen, cont, finished)
-
-    def ended(result: Value) -> None:
-        frame.stack[-1] = result
-        frame.ip = frame.code.instrs[send_at].target
-
-    throw(cap, inner, exc, lambda value: _yield_on(cap, frame, value), ended)
-
-
-def _yield_on(cap: Capture, frame: VFrame, value: Value) -> None:
-    """The frame that delegates stays where it is, and hands the value further out."""
-    cap.frames.pop()
-    assert frame.on_yield is not None
-    frame.on_yield(value)

@@ -13,10 +13,22 @@ from torchweld.capture.values.base import (
     FunctionValue,
     InstanceValue,
     Mutable,
-    ObjectId,
     TensorValue,
     Value,
 )
+
+
+class ObjectId(Value):
+    """id() of an object that the frame has made, which has one such value."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Value) -> None:
+        super().__init__(None)
+        self.of = of
+
+    def cls(self) -> type:
+        return int
 
 
 class IsObject:

@@ -15,7 +15,8 @@ import torch
 
 from torchweld.capture.instances import CALLBACK, TARGET, VarsValue, drop_attr
 from torchweld.capture.items import advanced
-from torchweld.capture.residual_iterators import generator, stuck
+from torchweld.capture.object_ids import ObjectId
+from torchweld.capture.residual_iterators import generator, stuck, waiting
 from torchweld.capture.state import refuse
 from torchweld.capture.strings import finished
 from torchweld.capture.user_keys import UserKey
@@ -33,7 +34,6 @@ from torchweld.capture.values.base import (
     LateText,
     ListValue,
     Mutable,
-    ObjectId,
     PartialValue,
     SetValue,
     SliceValue,
@@ -431,6 +431,11 @@ def _write_iterator(r: Residual, x: IteratorValue) -> None:
     advanced(r, r.param(x.source), x.taken)
 
 
+def _write_generator(r: Residual, x: GeneratorValue) -> None:
+    assert x.source is not None
+    r.lines.append(f"{r.param(x.source)}.move({waiting(r, x)})")
+
+
 def _write_cell(r: Residual, x: CellValue) -> None:
     assert x.source is not None
     target = r.param(x.source)
@@ -444,4 +449,5 @@ WRITERS: dict[type, Any] = {
     ListValue: _write_list, GrowingList: _write_list, DequeValue: _write_deque,
     DictValue: _write_dict, SetValue: _write_set,
     InstanceValue: _write_instance, CellValue: _write_cell, IteratorValue: _write_iterator,
+    GeneratorValue: _write_generator,
 }  # fmt: skip

@@ -26,7 +26,7 @@ from torchweld.capture.rebuild import BUILDERS, WRITERS
 from torchweld.capture.residual_iterators import stuck
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Stuck, refuse
-from torchweld.capture.suspend import GO_ON, PIECE, Rest
+from torchweld.capture.suspend import GO_ON, PIECE, Rest, to_close
 from torchweld.capture.values.base import (
     Const,
     DictValue,
@@ -348,6 +348,8 @@ def residualize(cap: Capture, grad_mode: bool, locals_: list[Source], modes: Cal
     _effects(r, grad_mode)
     if rest is not None:
         result = f"{GO_ON}({PIECE}, {rest.state(r.expr)})"
+        for made in to_close(cap):
+            r.expr(made)  # it is closed when nothing refers to it any more
         r.consts.update(dict.fromkeys((GO_ON, PIECE)))
     else:
         assert cap.result is not None

@@ -8,10 +8,13 @@ from typing import Any
 
 from torchweld.base.errors import GraphBreak
 from torchweld.capture import polyfills
+from torchweld.capture.generator_frames import suspended
 from torchweld.capture.numbers import iterable_text
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Stuck, VFrame, refuse
 from torchweld.capture.values.base import Const, GeneratorValue, TupleValue, Value
+from torchweld.frame.assemble import Unassemblable
+from torchweld.frame.waiting import WaitingGenerator
 
 
 def stuck(cap: Capture, x: Value) -> GraphBreak:
@@ -21,15 +24,29 @@ def stuck(cap: Capture, x: Value) -> GraphBreak:
 
 
 def generator(r: Any, x: GeneratorValue) -> str:
-    """Those that stand for an iterator of Python's."""
+    """One that waits, or stands for an iterator of Python's."""
     frame = x.frame
     make = _GENERATORS.get(frame.code.raw)
     if make is None or frame.code.filename != polyfills.__file__:
-        raise stuck(r.cap, x)
-    text = (f"{r.bind_const(iter)}(())" if x.finished
-            else make(r, frame, started=bool(frame.stack)))  # fmt: skip
+        text = f"{r.bind_const(WaitingGenerator)}({waiting(r, x)})"
+    elif x.finished:
+        text = f"{r.bind_const(iter)}(())"
+    else:
+        text = make(r, frame, started=bool(frame.stack))
     name: str = r.assign(text)
     return name
+
+
+def waiting(r: Any, x: GeneratorValue) -> str:
+    """Where a generator waits and its state, as arguments. Errors: Stuck if it cannot wait."""
+    if x.finished:
+        return "None, ()"
+    try:
+        place, state = suspended(x)
+    except Unassemblable:
+        raise stuck(r.cap, x) from None
+    values = "".join(f"{'None' if v is None else r.expr(v)}, " for v in state)
+    return f"{r.bind_const(place)}, ({values})"
 
 
 def _enumerate(r: Any, frame: VFrame, started: bool) -> str:

@@ -81,10 +81,15 @@ def suspend(cap: Capture) -> Rest:
     Errors: GraphBreak if they cannot go on.
     """
     frames, handed = cap.frames, cap.handed
-    _need_closed(cap)
+    for what, why in cap.entered:
+        raise Stuck("W106", why, cap.loc(), cap.birth(what))
     if cap.held:
         lock = cap.objects[id(cap.held[0])]
         raise Stuck("W107", "a lock is held", cap.loc(), cap.birth(lock))
+    if handed is not None and handed.how == "yield" and delegates_at(frames[-1]) is not None:
+        inner = frames[-1].stack[-1]  # which gets what is thrown into this one: a real one must
+        raise Stuck("W107", f"a {inner.cls().__name__} is delegated to", cap.loc(),
+                    cap.birth(inner))  # fmt: skip
     guard_changed(cap)
     if not frames or not all(f.is_real() for f in frames):
         raise refuse("W107", "the frame cannot be left here", cap.loc())
@@ -99,14 +104,14 @@ def suspend(cap: Capture) -> Rest:
     def state(expr: Expr) -> str:
         texts = []
         for frame, place, exceptions in zip(frames, places, handled, strict=True):
-            values = _flat(frame, *place, exceptions)
+            values = flat_state(frame, *place, exceptions)
             parts = ["None" if v is None else expr(v) for v in values]
             texts.append(f"({''.join(p + ', ' for p in parts)})")
         given = f"{expr(handed.value)}, " if handed is not None else ""
         return f"({given}{''.join(t + ', ' for t in texts)})"
 
     how = handed.how if handed is not None else ""
-    flat = [_flat(f, *p, h) for f, p, h in zip(frames, places, handled, strict=True)]
+    flat = [flat_state(f, *p, h) for f, p, h in zip(frames, places, handled, strict=True)]
     counted = [_counted(p[0], p[1], f) for f, p in zip(flat, places, strict=True)]
     return Rest(Resume(tuple(left), how, cap.by_data, tuple(_varying(flat, counted))), state)
 
@@ -156,15 +161,12 @@ def check_end(kind: type, exc: Value) -> None:
         raise stop_inside(exc, f"{SUSPENDED[kind]} raised {name}")
 
 
-def _need_closed(cap: Capture) -> None:
-    """Errors: Stuck if a generator of the capture, which nobody else can go on with, has code to
-    run when it is closed: at the latest when the frame ends, even if nothing refers to it."""
-    for what, why in cap.entered:
-        raise Stuck("W106", why, cap.loc(), cap.birth(what))
+def to_close(cap: Capture) -> Iterator[GeneratorValue]:
+    """Generators of the capture that have code to run when they are closed: at the latest when the
+    frame ends, even if nothing refers to them."""
     for made in cap.kept:
         if isinstance(made, GeneratorValue) and has_open_block(made):
-            raise Stuck("W107", f"a {made.cls().__name__} is to be closed later", cap.loc(),
-                        cap.birth(made))  # fmt: skip
+            yield made
 
 
 def _place_of(frame: VFrame, waits: bool) -> tuple[Code, int]:
@@ -177,23 +179,31 @@ def _place_of(frame: VFrame, waits: bool) -> tuple[Code, int]:
 
 def _left(frame: VFrame, code: Code, index: int, waits: bool) -> Suspended:
     """One frame at an instruction of its function. Errors: Unassemblable."""
+    point = point_in(frame, code, index, waits)
+    if waits:
+        wait_piece(code, point)
+        rejoin_code(code, point)
+    else:
+        step_piece(code, point)
+    return Suspended(code.raw, index, point.unbound, point.holes, frame.globals)
+
+
+def point_in(frame: VFrame, code: Code, index: int, waits: bool) -> Point:
+    """Where a frame is that stands before an instruction of its function, or waits in it.
+
+    Errors: Unassemblable if its state is not what the code says.
+    """
     looked = looked_at(code, index)
     cells = cell_names(code)
     unbound = frozenset(
         n for n in code.varnames if n in looked and n not in cells and n not in frame.locals
     )
     holes = frozenset(i for i, v in enumerate(frame.stack) if v is UNBOUND)
-    point = Point(index, unbound, holes)
-    if waits:
-        wait_piece(code, point)
-        rejoin_code(code, point)
-    else:
-        step_piece(code, point)
     depth = depth_at(code, index + waits) - waits
     if depth != len(frame.stack) or any(not isinstance(frame.cells.get(n), CellValue)
                                         for n in cells if n in looked):  # fmt: skip
         raise Unassemblable(f"the state of {code.qualname} is another one than its code says")
-    return Suspended(code.raw, index, unbound, holes, frame.globals)
+    return Point(index, unbound, holes)
 
 
 def _handled(cap: Capture, places: list[tuple[Code, int]],
@@ -221,7 +231,8 @@ def _handled(cap: Capture, places: list[tuple[Code, int]],
     return found
 
 
-def _flat(frame: VFrame, code: Code, index: int, handled: dict[int, Value]) -> list[Any]:
+def flat_state(frame: VFrame, code: Code, index: int,
+               handled: dict[int, Value]) -> list[Any]:  # fmt: skip
     """The flat state, in the order of `frame.resume`; None for what nobody looks at."""
     looked = looked_at(code, index)
     values: list[Any] = [

@@ -94,14 +94,13 @@ def wrap(cap: Capture, obj: object, source: Source) -> Value:
     """The Value of an object from outside. One object gives one Value, whatever its source."""
     kind = type(obj)
     if kind is str and is_passed(source):
-        cap.guard("type", source, str)
-        return Loose(obj, cap.guard, source, "equal")
+        return passed_text(cap, obj, source)
     if kind in _BY_VALUE:
         cap.guard("equal", source, obj)
         return Const(obj, source)
     known = cap.objects.get(id(obj))
     if known is not None:
-        if known.source is not source and not _stable(obj):
+        if known.source is not source:
             cap.guard("same", source, known.source)
         return known
     wrapper = WRAPPERS.get(kind) or _by_base(kind)
@@ -111,12 +110,13 @@ def wrap(cap: Capture, obj: object, source: Source) -> Value:
     return value
 
 
+def passed_text(cap: Capture, obj: object, source: Source) -> Value:
+    """A string that is guarded when the frame looks at it."""
+    cap.guard("type", source, str)
+    return Loose(obj, cap.guard, source, "equal")
+
+
 _BY_VALUE = frozenset(IMMUTABLE)
-
-
-def _stable(obj: object) -> bool:
-    """Objects that are guarded by identity at every source anyway."""
-    return False
 
 
 _PYBIND = type(torch._C._InferenceMode)

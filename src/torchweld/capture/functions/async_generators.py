@@ -9,7 +9,7 @@ from typing import Any
 from torchweld.capture import polyfills_async
 from torchweld.capture.attrs import mro_lookup
 from torchweld.capture.functions.iterators import call_as
-from torchweld.capture.items import resume, throw
+from torchweld.capture.generator_frames import resume, throw
 from torchweld.capture.ops import user_method
 from torchweld.capture.rebuild import BUILDERS
 from torchweld.capture.residual import Residual

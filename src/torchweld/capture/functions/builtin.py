@@ -17,9 +17,10 @@ from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
 from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.functions.checks import extreme
+from torchweld.capture.generator_frames import resume
 from torchweld.capture.handlers import tests_next
 from torchweld.capture.identity import same
-from torchweld.capture.items import del_item, get_item, get_iter, next_value, resume, set_item
+from torchweld.capture.items import del_item, get_item, get_iter, next_value, set_item
 from torchweld.capture.numbers import range_of, whole_item
 from torchweld.capture.object_ids import identity_of
 from torchweld.capture.ops import (

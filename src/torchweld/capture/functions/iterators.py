@@ -12,7 +12,8 @@ from typing import Any
 from torchweld.capture import polyfills
 from torchweld.capture.attrs import MISSING, builtin_attr, mro_lookup
 from torchweld.capture.functions.builtin import polyfill, stop_with
-from torchweld.capture.items import iterable, resume, throw
+from torchweld.capture.generator_frames import resume, throw
+from torchweld.capture.items import iterable
 from torchweld.capture.ops import lacking, payload, real_call, user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, Raised, raised, refuse
@@ -217,6 +218,8 @@ def generator_close(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None)
     assert isinstance(gen, GeneratorValue)
     if gen.finished or not has_open_block(gen):
         gen.finished = True
+        if gen.source is not None:
+            cap.mark(gen)
         cap.deliver(Const(None), cont)
         return
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from torchweld.base.errors import GraphBreak
 from torchweld.capture.attrs import get_attr
-from torchweld.capture.items import get_iter, next_value, resume
+from torchweld.capture.generator_frames import resume
+from torchweld.capture.items import get_iter, next_value
 from torchweld.capture.ops import user_method
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Handed, Raised, Stuck, VFrame, refuse

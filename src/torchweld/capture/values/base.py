@@ -204,19 +204,6 @@ class IdKey:
         return isinstance(other, IdKey) and other.value is self.value
 
 
-class ObjectId(Value):
-    """id() of an object that the frame has made, which has one such value."""
-
-    __slots__ = ("of",)
-
-    def __init__(self, of: Value) -> None:
-        super().__init__(None)
-        self.of = of
-
-    def cls(self) -> type:
-        return int
-
-
 _ages = itertools.count()
 
 
@@ -524,17 +511,27 @@ class IteratorValue(Mutable):
         return self.kind
 
 
-class GeneratorValue(Value):
-    """A suspended virtual frame: of a generator or a coroutine."""
+class GeneratorValue(Mutable):
+    """A suspended virtual frame: of a generator or a coroutine.
 
-    __slots__ = ("finished", "frame", "kind", "running")
+    read: gives the frame of one from outside, when it is asked for.
+    """
 
-    def __init__(self, frame: Any, kind: type = types.GeneratorType) -> None:
-        super().__init__(None)
-        self.frame = frame
+    __slots__ = ("_frame", "finished", "kind", "read", "running")
+
+    def __init__(self, frame: Any, kind: type = types.GeneratorType, source: Source | None = None,
+                 real: object = None, read: Callable[[], Any] | None = None) -> None:  # fmt: skip
+        super().__init__(source, real)
+        self._frame, self.read = frame, read
         self.kind = kind
         self.finished = False
         self.running = False
+
+    @property
+    def frame(self) -> Any:
+        if self.read is not None:
+            self._frame, self.read = self.read(), None
+        return self._frame
 
     def cls(self) -> type:
         return self.kind
