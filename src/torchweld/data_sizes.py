@@ -6,13 +6,13 @@ value only the data decides differs from call to call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from torchweld.frame.decode import decode
 from torchweld.ir.region import Resume
-from torchweld.ir.source import Item, Local, Source
+from torchweld.ir.source import Attr, Item, Local, Source
 from torchweld.sites import Site
 
 CODES = ("W102", "W105")  # of breaks at such a step
@@ -24,28 +24,36 @@ _TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 State = tuple[object, ...]
 Part = tuple[Source, str, int]
+Root = Callable[[int], Source]
 
 
-def expect(site: Site, names: Sequence[str], resume: Resume, before: Sequence[State],
+def argument(names: Sequence[str]) -> Root:
+    """Where a rest with these parameters finds them."""
+    return lambda i: Local.make(i, names[i])
+
+
+def expect(site: Site, root: Root, resume: Resume, first: int, before: Sequence[State],
            after: State) -> None:  # fmt: skip
-    """Note in the site of a rest what varies of its arguments.
+    """Note in the site of a rest what varies of its arguments, or of what a generator among them
+    holds.
 
-    names: the rest's parameters. before: the states in front of the step, outermost frame first.
-    after: the state behind it of the innermost of the frames that are left.
+    root: where they are found. before: the states of frames from the number `first` on in front of
+    the step, outermost first. after: what the rest of the innermost of them gets.
     """
-    level = len(before) - 1
+    level = first + len(before) - 1
     for frame, i, kind, dim in resume.varying:
-        if frame < level or (frame == level and i < len(after) and before[level][i] is after[i]):
-            _note(site, (_source(names, before[:frame], i), kind, dim))
+        if first <= frame < level or (
+                frame == level and i < len(after) and before[-1][i] is after[i]):  # fmt: skip
+            _note(site, (found_at(root, before[: frame - first], i), kind, dim))
     last = resume.frames[-1]
     steps = decode(last.code).instrs[last.index].op == "FOR_ITER"
     if (resume.by_data or steps) and level == len(resume.frames) - 1:
-        own = before[level]
+        own = before[-1]
         # of what a loop gives, numbers vary
         dim = _NO_DIM if steps else _mask_dim(own)
         for i, x in enumerate(after):
             if i >= len(own) or own[i] is not x:
-                for part in _parts(x, _source(names, before[:-1], i), dim):
+                for part in _parts(x, found_at(root, before[:-1], i), dim):
                     _note(site, part)
 
 
@@ -58,15 +66,20 @@ def _note(site: Site, part: Part) -> None:
         site.parts.add(part)
 
 
-def _source(names: Sequence[str], waits: Sequence[State], i: int) -> Source:
+def found_at(root: Root, waits: Sequence[State], i: int) -> Source:
     """Where the rest finds item `i` of the state behind these: see `rests.Break.go_on`."""
     if not waits:
-        return Local.make(i, names[i])
-    at = len(waits[0]) + 1
-    source: Source = Local.make(at, names[at])
+        return root(i)
+    source = root(len(waits[0]) + 1)
     for state in waits[1:]:
         source = Item.make(source, len(state) + 1, True)
     return Item.make(source, i, True)
+
+
+def held(generator: Source) -> Root:
+    """Where what a generator that waits holds is found."""
+    state = Attr.make(generator, "state")
+    return lambda i: Item.make(state, i, True)
 
 
 def _parts(x: object, source: Source, dim: int) -> Iterator[Part]:

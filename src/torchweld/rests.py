@@ -21,15 +21,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchweld.capture.suspend import GO_ON, PIECE
-from torchweld.data_sizes import expect
+from torchweld.data_sizes import argument, expect, found_at, held
 from torchweld.frame.decode import decode
 from torchweld.frame.hook import run_hooked
 from torchweld.frame.points import Piece, Point, cell_names, looked_at
 from torchweld.frame.program import Dispatcher, Entry, set_pending
 from torchweld.frame.resume import rejoin_code, resume_code
 from torchweld.frame.steps import step_piece, wait_piece
-from torchweld.frame.waiting import function, give, raise_thrown
+from torchweld.frame.waiting import (
+    At,
+    Place,
+    function,
+    give,
+    place_of,
+    raise_thrown,
+    rests_at,
+)
 from torchweld.ir.region import Region, Resume, Suspended
+from torchweld.ir.source import Item
 from torchweld.sites import REGION, Site
 
 Miss = Callable[..., Entry | None]
@@ -87,19 +96,23 @@ set_pending(Pending, drive)
 class Break:
     """A place where a graph ends, and the rests that follow it.
 
-    The innermost frame runs the instruction that it is at; the others wait for a call.
+    The innermost frame runs the instruction that it is at; the others wait for a call, or run a
+    generator: they run it again when it has been told where it goes on.
     """
 
-    __slots__ = ("_chain", "_empty", "_frames", "_miss", "_rests", "_resume", "_seen", "_site",
-                 "_step", "_steps")  # fmt: skip
+    __slots__ = ("_chain", "_driven", "_empty", "_frames", "_loops", "_miss", "_places", "_rests",
+                 "_resume", "_seen", "_site", "_step", "_steps")  # fmt: skip
 
     def __init__(self, resume: Resume, site: Site, miss: Miss, empty: int,
                  seen: frozenset[object]) -> None:  # fmt: skip
-        self._resume, self._frames = resume, resume.frames
+        self._resume, self._frames, self._driven = resume, resume.frames, resume.driven
         self._miss, self._empty, self._seen = miss, empty, seen
         self._site = weakref.ref(site)
         self._rests: dict[tuple[int, int], Callable[[], Any]] = {}
-        self._chain = [_pieces(f, wait_piece) for f in self._frames[:-1]]
+        self._places: dict[tuple[int, int], tuple[tuple[int, Place], ...]] = {}
+        self._loops = frozenset(i - 1 for i in self._driven if _loops(resume.frames[i - 1]))
+        self._chain = [_pieces(f, step_piece if i in self._loops else wait_piece)
+                       for i, f in enumerate(self._frames[:-1])]  # fmt: skip
         last = self._frames[-1]
         self._steps, fn = _pieces(last, step_piece)
         plain = decode(last.code).instrs[last.index].op in _UNHOOKED
@@ -107,6 +120,10 @@ class Break:
 
     def go_on(self, states: States) -> tuple[Callable[..., Any], Values]:
         """Run the instruction: the rest of the outermost frame, and what it is called with."""
+        driven: dict[int, Any] = {}
+        if self._driven:
+            driven = dict(zip(self._driven, states[len(self._frames) :], strict=True))
+            states = states[: len(self._frames)]
         level = len(states) - 1
         failed: list[BaseException] = []
         try:
@@ -119,58 +136,125 @@ class Break:
         while failed:  # it passes through the frames that wait, up to a handler
             level -= 1
             try:
-                which, values = self._chain[level][1](*states[level], raise_thrown, (failed,))
+                which, values = self._passed(level, states[level], driven.get(level + 1), failed)
             except BaseException as error:
                 if not level:
                     states = ()
                     raise
                 failed.append(error)
-        rest = self._rest(which, states[: level + 1], values)
-        callees = rest.callees if level else ()
-        for state, callee in zip(reversed(states[:level]), callees, strict=True):
-            values = (*state, callee, values)
-        return rest, values
+        driven = {d: x for d, x in driven.items() if d <= level}  # the others have ended
+        if driven:
+            return self._run_again(which, states[: level + 1], values, driven)
+        rest = self._rest(level, which)
+        inner = rest.miss.keywords["site"]
+        if inner is not None:
+            root = argument(rest.fn.__code__.co_varnames)
+            expect(inner, root, self._resume, 0, states[: level + 1], values)
+        return rest, _nested(states[:level], rest.callees if level else (), values)
 
-    def _rest(self, which: int, states: States, values: Values) -> Any:
-        """The rest of the frames that are left.
+    def _passed(self, level: int, state: Values, generator: Any,
+                failed: list[BaseException]) -> Any:  # fmt: skip
+        """What a frame does with an exception that comes out of the next one."""
+        run = self._chain[level][1]
+        if generator is None:
+            return run(*state, raise_thrown, (failed,))
+        generator.fail(failed)
+        return run(*state) if level in self._loops else run(*state, next, (generator,))
 
-        states: theirs in front of the instruction. values: of the innermost behind it.
-        """
-        level = len(states) - 1
+    def _run_again(self, which: int, states: States, values: Values,
+                   driven: dict[int, Any]) -> tuple[Any, Values]:  # fmt: skip
+        """The rest up to the first generator; each of them is told where it goes on."""
+        top, after = len(states), values
+        key = top - 1, which
+        if key not in self._places:
+            self._places[key] = self._places_of(top, which, sorted(driven, reverse=True))
+        places = self._places[key]
+        for d, place in places:
+            driven[d].move(place, _nested(states[d : top - 1], place.rests[:0:-1], values))
+            top, loops = d, d - 1 in self._loops
+            values = states[d - 1] if loops else (*states[d - 1], next, (driven[d],))
+        rest = self._rests.get(key, _nothing)()
+        if rest is None:
+            at = [*map(_at, self._frames[:top])]
+            rest = self._make(key, at, "resume" if loops else "rejoin", places)
+            self._expect_again(rest, states, after, driven)
+        return rest, _nested(states[: top - 1], rest.callees if top > 1 else (), values)
+
+    def _expect_again(self, rest: Any, states: States, after: Values,
+                      driven: dict[int, Any]) -> None:  # fmt: skip
+        """What varies of the arguments of a rest, and of what the generators there hold."""
+        site = rest.miss.keywords["site"]
+        root, first = argument(rest.fn.__code__.co_varnames), 0
+        for end in (*driven, len(states)) if site is not None else ():
+            own = states[first:end]
+            expect(site, root, self._resume, first, own, after if end not in driven else own[-1])
+            if end in driven:
+                waits, last = own[:-1], own[-1]
+                if end - 1 in self._loops:
+                    at = next(i for i, x in enumerate(last) if x is driven[end])
+                    root = held(found_at(root, waits, at))
+                else:
+                    root = held(Item.make(found_at(root, waits, len(last) + 1), 0, True))
+            first = end
+
+    def _places_of(self, top: int, which: int, driven: list[int]) -> tuple[tuple[int, Place], ...]:
+        """Where the generators among the frames below `top` go on, innermost first."""
+        at, how = self._points(top - 1, which), "resume"
+        found = []
+        for d in driven:
+            found.append((d, place_of(tuple(at[d:top]), how)))
+            top, how = d, "resume" if d - 1 in self._loops else "rejoin"
+        return tuple(found)
+
+    def _points(self, level: int, which: int) -> list[At]:
+        """Where the frames up to a level are, of which the last one goes on at a point of its
+        piece."""
+        last = level == len(self._frames) - 1
+        piece = self._steps if last else self._chain[level][0]
+        at = [*map(_at, self._frames[: level + 1])]
+        at[-1] = (*at[-1][:2], piece.points[which])
+        return at
+
+    def _rest(self, level: int, which: int) -> Any:
+        """The rest of the frames up to a level, which goes on at a point of its piece."""
         found = self._rests.get((level, which), _nothing)()
         if found is not None:
             return found
-        made = self._make(level, which)
-        inner = made.miss.keywords["site"]
-        if inner is not None:
-            expect(inner, made.fn.__code__.co_varnames, self._resume, states, values)
-        return made
+        return self._make((level, which), self._points(level, which), "resume", ())
 
-    def _make(self, level: int, which: int) -> Any:
-        last = level == len(self._frames) - 1
-        piece = self._steps if last else self._chain[level][0]
-        point, frames, site = piece.points[which], self._frames[: level + 1], self._site()
+    def _make(self, wanted: tuple[int, int], at: list[At], how: str, places: object) -> Any:
+        """A rest that is not there yet. places: of generators that it will run."""
+        frames, site = self._frames[: len(at)], self._site()
         # code objects are equal by value, so the key has their identities
-        key = (*((id(f.code), id(f.globals), point_of(f)) for f in frames[:-1]),
-               (id(frames[-1].code), id(frames[-1].globals), point, "rest"))  # fmt: skip
+        key = (*((id(code), id(globals_), point) for code, globals_, point in at), "rest", places)
         made = site.points.get(key) if site is not None else None
         if made is None:
-            fns = functools.partial(_functions, frames, point)
+            fns = functools.partial(rests_at, at, how)
             made = dispatcher(fns, frames, site, self._miss, self._empty,
                               self._seen | {origin_of(self._frames)}, key)  # fmt: skip
             if site is not None:
                 made = site.points.setdefault(key, made)
         if site is None:  # everything was forgotten while the frame ran
-            self._rests[level, which] = lambda: made
+            self._rests[wanted] = lambda: made
         else:
-            self._rests[level, which] = weakref.ref(made)
+            self._rests[wanted] = weakref.ref(made)
         return made
 
 
-def _functions(frames: Sequence[Suspended], point: Point) -> list[types.FunctionType]:
-    """The rests of frames, of which the innermost goes on at `point`."""
-    fns = [function(rejoin_code(decode(f.code), point_of(f)), f.globals) for f in frames[:-1]]
-    return [*fns, function(resume_code(decode(frames[-1].code), point), frames[-1].globals)]
+def _nested(states: States, callees: Sequence[Any], values: Values) -> Values:
+    """What the outermost rest is called with. states: of the frames that wait for the next one's
+    rest, which is one of the callees, innermost first."""
+    for state, callee in zip(reversed(states), callees, strict=True):
+        values = (*state, callee, values)
+    return values
+
+
+def _at(frame: Suspended) -> At:
+    return frame.code, frame.globals, point_of(frame)
+
+
+def _loops(frame: Suspended) -> bool:
+    return decode(frame.code).instrs[frame.index].op == "FOR_ITER"
 
 
 def dispatcher(make: Callable[[], list[types.FunctionType]], frames: tuple[Suspended, ...],

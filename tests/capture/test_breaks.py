@@ -429,7 +429,7 @@ def test_generator_consumed_in_the_frame():
             total = total + opaque(piece)
         return total * 2
 
-    check(f, (X,), graphs=3)
+    check(f, (X,), graphs=4)
 
 
 def test_unbound_variable_is_still_unbound_after_the_break():

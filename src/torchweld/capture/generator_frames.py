@@ -15,7 +15,6 @@ from torchweld.capture.suspend import (
     check_end,
     delegates_at,
     flat_state,
-    has_open_block,
     point_in,
     stops_of,
 )
@@ -31,9 +30,12 @@ from torchweld.capture.wrap import WRAPPERS, passed_text
 from torchweld.frame.assemble import Unassemblable
 from torchweld.frame.decode import decode
 from torchweld.frame.places import layout
-from torchweld.frame.points import cell_names, looked_at
+from torchweld.frame.points import cell_names, looked_at, original
 from torchweld.frame.waiting import Place, WaitingGenerator, place_of
 from torchweld.ir.source import Attr, Item, Source
+
+# the flat state of a generator from outside, and where each part of it is found
+State = list[tuple[Any, Source]]
 
 
 def resume(cap: Capture, gen: GeneratorValue, sent: Value, cont: Cont,
@@ -52,6 +54,12 @@ def resume(cap: Capture, gen: GeneratorValue, sent: Value, cont: Cont,
     gen.frame.stack.append(sent)
 
 
+def drives(it: Value) -> None:
+    """A generator is run by an instruction that could run it again, and gives what it yields."""
+    if isinstance(it, GeneratorValue) and it.running and it.kind is types.GeneratorType:
+        it.frame.driven = it
+
+
 def _enter(cap: Capture, gen: GeneratorValue, cont: Cont,
            finished: Callable[[Value], None]) -> None:  # fmt: skip
     """Make a generator's frame the innermost one, with the exceptions that it was handling."""
@@ -66,6 +74,7 @@ def _enter(cap: Capture, gen: GeneratorValue, cont: Cont,
     def left(finished: bool) -> None:
         gen.running, gen.finished = False, finished
         frame.on_yield = frame.on_return = frame.on_raise = None  # which refer to the frame
+        frame.driven = None
 
     def yielded(value: Value) -> None:
         left(False)
@@ -127,17 +136,17 @@ def _yield_on(cap: Capture, frame: VFrame, value: Value) -> None:
 def suspended(gen: GeneratorValue) -> tuple[Place, list[Any]]:
     """Where a generator waits, and its flat state there. Errors: Unassemblable."""
     frame = gen.frame
-    code = frame.code
-    fresh = code.instrs[frame.ip - 1].op == "RETURN_GENERATOR"
+    fresh = frame.code.instrs[frame.ip - 1].op == "RETURN_GENERATOR"
+    code, at = original(frame.code, frame.ip - 1) or (frame.code, frame.ip - 1)
     plain = gen.kind is types.GeneratorType and frame.is_real() and not frame.exc
     if not plain or delegates_at(frame) is not None:
         raise Unassemblable(f"a {gen.kind.__name__} that delegates or handles an exception")
-    index = frame.ip + 1 if fresh else frame.ip - 1  # a fresh one drops what it is sent
+    index = at + 2 if fresh else at  # a fresh one drops what it is sent
     point = point_in(frame, code, index, waits=not fresh)
-    place = layout(code).places[frame.ip]
+    place = layout(code).places[at + 1]
     if place is None or place.handled:
         raise Unassemblable("an exception that is handled where the generator waits")
-    made = place_of(code.raw, frame.globals, point, fresh, has_open_block(gen))
+    made = place_of(((code.raw, frame.globals, point),), "resume" if fresh else "yield")
     return made, flat_state(frame, code, index, {})
 
 
@@ -153,17 +162,33 @@ def _waiting(cap: Capture, obj: WaitingGenerator, source: Source) -> Value:
                          "iterate over a list or another container")  # fmt: skip
         cap.guard("is", Attr.make(source, "place"), place)
         cap.note_birth(gen, stops_of(cap))
-        return _frame(cap, place, [(x, Item.make(state, i, True)) for i, x in enumerate(obj.state)])
+        parts: State = [(x, Item.make(state, i, True)) for i, x in enumerate(obj.state)]
+        frame = (_frame if place.how == "yield" else _begun)(cap, place, parts)
+        cap.in_block = cap.in_block or bool(frame.code.protected)
+        return frame
 
     gen = GeneratorValue(None, source=source, real=obj, read=read)
     return gen
 
 
-def _frame(cap: Capture, place: Place, state: list[tuple[Any, Source]]) -> VFrame:
-    """A virtual frame at a place, of its flat state and where each part of it is found."""
-    code, point = decode(place.code), place.point
-    frame = VFrame(code, place.globals, cap.pin(place.globals, "globals"))
-    frame.ip = point.index - 1 if place.fresh else point.index + 1
+def _begun(cap: Capture, place: Place, state: State) -> VFrame:
+    """The virtual frame of a generator that goes on by itself: of its rest, which was called."""
+    code, globals_ = decode(place.rests[0].__code__), place.at[0][1]
+    frame = VFrame(code, globals_, cap.pin(globals_, "globals"))
+    frame.ip = next(i for i, x in enumerate(code.instrs) if x.op == "RETURN_GENERATOR") + 1
+    cap.names.update(code.raw.co_names)
+    frame.cells = {name: CellValue(None) for name in cell_names(code)}
+    for name, found in zip(code.params, state, strict=True):
+        frame.locals[name] = _part(cap, *found)
+    return frame
+
+
+def _frame(cap: Capture, place: Place, state: State) -> VFrame:
+    """A virtual frame in a YIELD_VALUE, of its flat state and where each part of it is found."""
+    (raw, globals_, point), *_ = place.at
+    code = decode(raw)
+    frame = VFrame(code, globals_, cap.pin(globals_, "globals"))
+    frame.ip = point.index + 1
     cap.names.update(code.raw.co_names)
     looked, cells = looked_at(code, point.index), cell_names(code)
     for name, found in zip(code.varnames, state, strict=False):

@@ -205,6 +205,8 @@ def _has_blocks(code: Code, args: tuple[Any, ...]) -> bool:
     """Whether the rest of a frame, or of one that it begins with a call of, has a try or with."""
     while not code.protected and CALLEE[0] in code.params:
         at = code.params.index(CALLEE[0])
+        if args[at] is next:
+            return False  # of a generator, whose blocks are seen when it goes on
         code, args = decode(args[at].__code__), args[at + 1]
     return bool(code.protected)
 

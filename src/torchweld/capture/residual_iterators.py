@@ -39,7 +39,7 @@ def generator(r: Any, x: GeneratorValue) -> str:
 
 def waiting(r: Any, x: GeneratorValue) -> str:
     """Where a generator waits and its state, as arguments. Errors: Stuck if it cannot wait."""
-    if x.finished:
+    if x.finished or x.running:  # one that runs is told where it stands behind the break
         return "None, ()"
     try:
         place, state = suspended(x)

@@ -26,6 +26,7 @@ from torchweld.capture.values.base import (
     CellValue,
     Const,
     DictValue,
+    GeneratorValue,
     InstanceValue,
     IteratorValue,
     Lazy,
@@ -436,6 +437,8 @@ class Capture:
         for value in self.objects.values():
             if isinstance(value, IteratorValue):
                 value.step, value.real = lambda: None, None
+            elif isinstance(value, GeneratorValue):
+                value.read = value.real = None
         self.__dict__.clear()
 
     def restart(self, varying: Varying, copies: bool) -> None:

@@ -85,6 +85,7 @@ class VFrame:
     names: of the body of a class statement, what it has defined.
     scope: the dict that locals() has given.
     started: the number of the instruction that it is at, among all that the capture has run.
+    driven: the generator whose frame it is, if the frame below runs it in a `for` or by next().
     asked: what was asked of numbers that vary, and how many operators there were, by the index of
     the instruction.
     """
@@ -104,6 +105,7 @@ class VFrame:
     names: dict[str, Value] | None = None
     scope: DictValue | None = None
     started: int = 0
+    driven: Value | None = None
     asked: dict[int, tuple[object, int]] = field(default_factory=dict)
 
     def loc(self) -> Loc:
@@ -116,6 +118,12 @@ class VFrame:
         """Whether Python would have the same frame, waiting for nothing but results of calls."""
         plain = (self.on_return, self.on_raise, self.on_yield, self.names) == (None,) * 4
         return plain and not self.code.filename.startswith(_OWN)
+
+    def can_wait(self) -> bool:
+        """Whether it may be there when the graph ends: a real one, or a generator that the frame
+        below can be told to run again."""
+        return self.is_real() or (
+            self.driven is not None and not self.code.filename.startswith(_OWN))  # fmt: skip
 
     def push(self, value: Value) -> None:
         self.stack.append(value)

@@ -61,7 +61,7 @@ def stops_of(cap: Capture) -> tuple[int, ...]:
     """Instructions before which the capture could stop now, by their numbers; innermost first."""
     found: list[int] = []
     for frame in cap.frames:
-        if not frame.is_real() or frame.ip < 1:
+        if not frame.can_wait() or frame.ip < 1:
             break
         index = frame.ip - 1
         if sets_up(frame.code, index):
@@ -91,11 +91,15 @@ def suspend(cap: Capture) -> Rest:
         raise Stuck("W107", f"a {inner.cls().__name__} is delegated to", cap.loc(),
                     cap.birth(inner))  # fmt: skip
     guard_changed(cap)
-    if not frames or not all(f.is_real() for f in frames):
+    if not frames or not all(f.can_wait() for f in frames):
         raise refuse("W107", "the frame cannot be left here", cap.loc())
-    waits = [f is not frames[-1] or handed is not None for f in frames]
+    loops = [_loops_over(f, after) for f, after in zip(frames, (*frames[1:], None), strict=True)]
+    waits = [(f is not frames[-1] or handed is not None) and not loop
+             for f, loop in zip(frames, loops, strict=True)]  # fmt: skip
+    driven = [(i, f.driven) for i, f in enumerate(frames) if f.driven is not None]
     try:
-        places = [_place_of(f, w) for f, w in zip(frames, waits, strict=True)]
+        places = [_place_of(f, f.ip - (w or loop), w)
+                  for f, w, loop in zip(frames, waits, loops, strict=True)]  # fmt: skip
         handled = _handled(cap, places, waits)
         left = [_left(f, *p, w) for f, p, w in zip(frames, places, waits, strict=True)]
     except Unassemblable as error:
@@ -107,13 +111,21 @@ def suspend(cap: Capture) -> Rest:
             values = flat_state(frame, *place, exceptions)
             parts = ["None" if v is None else expr(v) for v in values]
             texts.append(f"({''.join(p + ', ' for p in parts)})")
+        texts += [expr(gen) for _, gen in driven]
         given = f"{expr(handed.value)}, " if handed is not None else ""
         return f"({given}{''.join(t + ', ' for t in texts)})"
 
     how = handed.how if handed is not None else ""
     flat = [flat_state(f, *p, h) for f, p, h in zip(frames, places, handled, strict=True)]
     counted = [_counted(p[0], p[1], f) for f, p in zip(flat, places, strict=True)]
-    return Rest(Resume(tuple(left), how, cap.by_data, tuple(_varying(flat, counted))), state)
+    return Rest(Resume(tuple(left), how, cap.by_data, tuple(_varying(flat, counted)),
+                       tuple(i for i, _ in driven)), state)  # fmt: skip
+
+
+def _loops_over(frame: VFrame, inner: VFrame | None) -> bool:
+    """Whether a frame runs the generator whose frame is the next one in a `for`."""
+    driven = inner is not None and inner.driven is not None
+    return driven and frame.code.instrs[frame.ip - 1].op == "FOR_ITER"
 
 
 def delegates_at(frame: VFrame) -> int | None:
@@ -165,14 +177,17 @@ def to_close(cap: Capture) -> Iterator[GeneratorValue]:
     """Generators of the capture that have code to run when they are closed: at the latest when the
     frame ends, even if nothing refers to them."""
     for made in cap.kept:
-        if isinstance(made, GeneratorValue) and has_open_block(made):
+        if isinstance(made, GeneratorValue) and not made.running and has_open_block(made):
             yield made
 
 
-def _place_of(frame: VFrame, waits: bool) -> tuple[Code, int]:
-    """The function of a frame and the instruction that it is at. Errors: Unassemblable."""
-    found = original(frame.code, frame.ip - waits)
-    if found is None or (not waits and sets_up(frame.code, frame.ip)):
+def _place_of(frame: VFrame, at: int, waits: bool) -> tuple[Code, int]:
+    """The function of a frame, and the index there of its instruction `at`.
+
+    Errors: Unassemblable.
+    """
+    found = original(frame.code, at)
+    if found is None or (not waits and sets_up(frame.code, at)):
         raise Unassemblable("the rest of a frame is only being set up")
     return found
 
@@ -214,11 +229,11 @@ def _handled(cap: Capture, places: list[tuple[Code, int]],
     """
     found: list[dict[int, Value]] = []
     left = list(cap.handled)
-    for waits, (code, index) in zip(waiting, places, strict=True):
+    for i, (waits, (code, index)) in enumerate(zip(waiting, places, strict=True)):
         place = layout(code).places[index + waits]
         if place is None or len(place.handled) > len(left):
             raise Unassemblable("it is not known which exceptions are handled here")
-        if waits and place.handled:  # the instruction runs outside of the frames that wait
+        if (waits or i < len(places) - 1) and place.handled:  # the step runs outside of them
             raise Unassemblable("a call in an exception handler")
         mine, left = left[: len(place.handled)], left[len(place.handled) :]
         found.append(dict(zip(place.handled, mine, strict=True)))

@@ -7,7 +7,7 @@ it, and for eager code it is a real generator that begins in the middle of the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from types import CellType, CodeType, FunctionType, GeneratorType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,41 +18,52 @@ from torchweld.frame.points import Point
 from torchweld.frame.resume import rejoin_code, resume_code
 
 Values = tuple[Any, ...]
+At = tuple[CodeType, dict[str, object], Point]
 
 
 class Place:
-    """Where a generator waits: in the YIELD_VALUE at a point of a function, or, a fresh one, before
-    its first instruction.
+    """Where a generator waits: `rests` goes on there.
 
-    closes: whether code of the function runs when the generator is closed.
+    at: the functions that are left, outermost first, and where each of them is: the last one at
+    `how`, the others in a call of the next one. closes: whether code runs when it is closed.
     """
 
-    __slots__ = ("__weakref__", "_make", "closes", "code", "fresh", "globals", "point")
+    __slots__ = ("__weakref__", "at", "closes", "how", "rests")
 
-    def __init__(self, code: CodeType, globals_: dict[str, object], point: Point, fresh: bool,
-                 closes: bool) -> None:  # fmt: skip
-        self.code, self.globals, self.point = code, globals_, point
-        self.fresh, self.closes = fresh, closes
-        rest = (resume_code if fresh else rejoin_code)(decode(code), point)
-        self._make = function(rest, globals_)
+    def __init__(self, at: Sequence[At], how: str) -> None:
+        self.at, self.how = at, how
+        self.rests = rests_at(at, how)
+        code, _, point = at[0]
+        row = decode(code).handler(point.index)
+        self.closes = row is not None and (
+            decode(code).instrs[row.target].op != "STOPITERATION_ERROR")  # fmt: skip
 
     def generator(self, state: Values, call: Callable[..., Any], args: Values) -> Any:
-        """A real generator that goes on from here: what it waits for is what the call gives."""
-        return self._make(*state) if self.fresh else self._make(*state, call, args)
+        """A real generator that goes on from here; if it waits for something, for what a call gives
+        it."""
+        return self.rests[0](*state, call, args) if self.how == "yield" else self.rests[0](*state)
+
+
+def rests_at(at: Sequence[At], how: str) -> list[FunctionType]:
+    """Functions that go on in the middle of others, the outermost first; each gets the next one.
+
+    how: "resume" for before an instruction; "rejoin" and "yield" for one that waits for a call, or
+    for what a generator is sent. Errors: Unassemblable.
+    """
+    codes = [rejoin_code(decode(code), point) for code, _, point in at[:-1]]
+    code, _, point = at[-1]
+    codes.append((resume_code if how == "resume" else rejoin_code)(decode(code), point))
+    return [function(c, globals_) for c, (_, globals_, _) in zip(codes, at, strict=True)]
 
 
 _places: WeakValueDictionary[object, Place] = WeakValueDictionary()
 
 
-def place_of(code: CodeType, globals_: dict[str, object], point: Point, fresh: bool,
-             closes: bool) -> Place:  # fmt: skip
-    """The one Place of a function and point, so that guards can ask for it.
-
-    Errors: Unassemblable.
-    """
-    key = (id(code), id(globals_), point, fresh)  # which the place keeps alive
-    made = _places.get(key)
-    return made or _places.setdefault(key, Place(code, globals_, point, fresh, closes))
+def place_of(at: Sequence[At], how: str) -> Place:
+    """The one Place there, so that guards can ask for it. Errors: Unassemblable."""
+    key = (*((id(code), id(globals_), point) for code, globals_, point in at), how)
+    made = _places.get(key)  # which keeps alive what the key is about
+    return made or _places.setdefault(key, Place(at, how))
 
 
 class WaitingGenerator(Generator[Any, Any, Any]):
@@ -73,12 +84,17 @@ class WaitingGenerator(Generator[Any, Any, Any]):
         self.place: Place | None = place
         self.state = state
 
+    def fail(self, thrown: list[BaseException]) -> None:
+        """What goes on next with it gets an exception."""
+        self.move(None, ())
+        self._real = _failing(thrown)
+
     def send(self, value: Any) -> Any:
         place, state = self.place, self.state
         if place is not None:
             self.move(None, ())
             self._real = place.generator(state, give, (value,))
-            value = value if place.fresh else None
+            value = None if place.how == "yield" else value
         return self._real.send(value)
 
     def throw(self, *error: Any) -> Any:
@@ -87,7 +103,7 @@ class WaitingGenerator(Generator[Any, Any, Any]):
             thrown = [_instance(*error)]
             self.move(None, ())
             self._real = place.generator(state, raise_thrown, (thrown,))
-            if not place.fresh:
+            if place.how == "yield":
                 return next(self._real)
         return self._real.throw(*error)
 
@@ -133,6 +149,11 @@ def raise_thrown(thrown: list[BaseException]) -> None:
     """What is raised where a frame waits. It is taken out of the list, since no frame that it
     passes through may hold it: its traceback holds the frame."""
     raise thrown.pop()
+
+
+def _failing(thrown: list[BaseException]) -> Generator[Any, Any, Any]:
+    raise thrown.pop()
+    yield
 
 
 def _instance(kind: Any, value: Any = None, traceback: Any = None) -> BaseException:

@@ -50,12 +50,15 @@ class Resume:
     by_data: whether the instruction makes something whose size only the data decides.
     varying: what varies of the state: the frame's number, the position in its flat state, "size" or
         "stride" of a tensor and the dimension, or "number".
+    driven: the numbers of the frames that are generators of the frame before, which runs them in a
+        `for` or by next() and will run them again; the generators follow the states.
     """
 
     frames: tuple[Suspended, ...]
     hands: str = ""
     by_data: bool = False
     varying: tuple[tuple[int, int, str, int], ...] = ()
+    driven: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from torchweld.capture.attrs import MISSING, get_attr, mro_lookup
 from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.comparison import COMPARE, compare, contains
 from torchweld.capture.functions.checks import extreme
-from torchweld.capture.generator_frames import resume
+from torchweld.capture.generator_frames import drives, resume
 from torchweld.capture.handlers import tests_next
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, set_item
@@ -201,6 +201,8 @@ def next_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     hook = user_method(cap, it, "__next__")
     if len(args) < 2 and isinstance(it, GeneratorValue):
         resume(cap, it, Const(None), lambda v: cap.deliver(v, cont), stop_with)
+        if cont is None:
+            drives(it)
     elif len(args) < 2 and hook is not None:
         cap.call(Const(hook), [it], {}, cont)
     else:

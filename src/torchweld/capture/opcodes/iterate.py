@@ -8,7 +8,7 @@ from typing import Any
 
 from torchweld.base.errors import GraphBreak
 from torchweld.capture.attrs import get_attr
-from torchweld.capture.generator_frames import resume
+from torchweld.capture.generator_frames import drives, resume
 from torchweld.capture.items import get_iter, next_value
 from torchweld.capture.ops import user_method
 from torchweld.capture.session import Capture
@@ -37,7 +37,9 @@ def for_iter(cap: Capture, f: VFrame, i: Instr) -> None:
         assert i.target is not None
         f.ip = i.target
 
-    next_value(cap, f.stack[-1], f.push, stop)
+    it = f.stack[-1]
+    next_value(cap, it, f.push, stop)
+    drives(it)
 
 
 @opcode("RETURN_GENERATOR")
