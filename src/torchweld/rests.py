@@ -80,10 +80,11 @@ def drive(pending: Pending) -> Any:
             rest, values = at.go_on(states)
             states = ()
             out = rest(*values)
+            values = ()  # what the frame lets go from here on is gone then
             if type(out) is not Next:
                 return out
             assert isinstance(out.at, Break)
-            at, states = out.at, out.states
+            at, states, out = out.at, out.states, None
     except BaseException:
         states = values = ()  # which may hold the exception, whose traceback holds this frame
         out = None

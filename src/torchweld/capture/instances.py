@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 import types
 from collections.abc import Iterator, MutableMapping
@@ -19,12 +20,13 @@ from torchweld.ir.source import Attr, InstanceDict, Item, Source
 
 # the attributes of a weak reference made in the frame
 TARGET, CALLBACK = "object", "callback"
+_WEAK = "torchweld.capture.functions.weak_references"
 
 
 def instance_get(cap: Capture, obj: InstanceValue, name: str) -> Value | None:
     """An entry of the instance dictionary, or None; guards its absence."""
-    if cap.weakly_held and name == "data":
-        cap.check_held(cap, obj)
+    if name == "data" and obj.klass.__module__ in ("weakref", "_weakrefset"):
+        importlib.import_module(_WEAK).check_held(cap, obj)
     if name in obj.attrs:
         known = obj.attrs[name]
         if known is not None:

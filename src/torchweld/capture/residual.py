@@ -423,6 +423,8 @@ def _or_eagerly(r: Residual, calling: list[str]) -> list[str]:
 def _effects(r: Residual, grad_mode: bool) -> None:
     """What the frame changed outside."""
     cap = r.cap
+    if any(c.source is not None for c in cap.changed):
+        importlib.import_module("torchweld.capture.let_go").check_overwritten(cap)
     for cell in list(cap.changed):
         r.write_back(cell)
     for (_, name), (table, value) in cap.globals_written.items():

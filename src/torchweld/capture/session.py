@@ -168,7 +168,8 @@ class Capture:
     """Everything that changes while a frame is captured.
 
     frames: the virtual call stack, innermost last. objects: Value of each outside object by id.
-    changed: outside objects that the frame changed, in the order of the first change.
+    changed: outside objects that the frame changed, in the order of the first change: before which
+    instruction the capture could stop to be without it (0: unknown), and the line.
     late: numbers that changed between calls, to be read when the compiled code runs. sizes: sizes
     that did, and what is made of them.
     locks: those that the frame took, of which it holds `held`.
@@ -205,8 +206,7 @@ class Capture:
     tensor_attrs: what the frame has put on tensors, by the id of the value and the name.
     warned: what is known of the filters of warnings (functions/warned.py).
     entered: blocks that the frame is in and that nobody else could leave, and why it cannot stop.
-    weakly_held: objects of the frame that dicts and sets of weak references may hold; check_held is
-    asked when such a container is looked into.
+    weakly_held: objects that dicts and sets of weak references may hold.
     finalized: what the frame has made of classes with a `__del__`.
     released: whether a lock that was taken before the capture is released behind the graph.
     """
@@ -225,7 +225,6 @@ class Capture:
     entered: list[tuple[object, str]]
     warned: Any
     weakly_held: list[Value]
-    check_held: Callable[[Capture, InstanceValue], None]
 
     def __init__(self, varying: Varying = NOTHING_VARIES, stop: int = 0,
                  copies: bool = True, by_data: bool = False) -> None:  # fmt: skip
@@ -238,7 +237,7 @@ class Capture:
         self.objects: dict[int, Value] = {}
         self.kept, self.pinned = list[object](), dict[int, Pinned]()
         self.finalized, self.private = list[Value](), Private()
-        self.changed: dict[Mutable, None] = {}
+        self.changed: dict[Mutable, tuple[int, Loc]] = {}
         self.marked: list[Mutable] = []
         self.touched: list[Value] = []
         self.asked: list[Source] = []
@@ -477,7 +476,8 @@ class Capture:
         if cell.real is not None and id(cell.real) in self.shown:
             raise refuse("W106", "a change of a dict that a mapping proxy shows", self.loc())
         cell.changed = True
-        self.changed.setdefault(cell, None)
+        if cell not in self.changed:
+            self.changed[cell] = next(iter(self.stop_numbers(self)), 0), self.loc()
         self.marked.append(cell)
 
 

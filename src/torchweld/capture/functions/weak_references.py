@@ -6,7 +6,10 @@ import types
 import weakref
 from typing import Any
 
+import torch
+
 from torchweld.capture.instances import CALLBACK, TARGET
+from torchweld.capture.let_go import may_be_gone
 from torchweld.capture.predicates import RefersTo
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
@@ -48,8 +51,7 @@ def call_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
     if isinstance(ref, InstanceValue):
         made = ref.attrs[TARGET]
         assert made is not None
-        if made.source is None and not isinstance(made, Const) and not is_held(cap, made):
-            raise refuse("W107", "a weak reference to what nobody may hold any more", cap.loc())
+        _need_held(cap, made)
         cap.deliver(made, cont)
         return
     assert isinstance(ref, Const)
@@ -61,10 +63,14 @@ def call_weakref(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) ->
         return
     known = cap.objects.get(id(target))
     if known is None:
-        cap.deliver(cap.wrap(target, Applied.make(source, target_of)), cont)
+        path = Applied.make(source, target_of)
+        if may_be_gone(cap, path, isinstance(target, torch.Tensor)):
+            raise refuse("W107", _LET_GO, cap.loc())
+        cap.deliver(cap.wrap(target, path), cont)
         return
     if known.source is None:
         raise refuse("W107", "a weak reference to an object that is not known", cap.loc())
+    _need_held(cap, known)
     cap.guard("predicate", known.source, RefersTo(real))
     cap.deliver(known, cont)
 
@@ -100,11 +106,10 @@ def _make(cap: Capture, kind: type, args: Args, cont: Cont | None) -> None:
     if isinstance(target, InstanceValue) and not target.klass.__weakrefoffset__:
         name = target.klass.__name__
         raise raised(TypeError, f"cannot create weak reference to '{name}' object")
-    if calls and target.source is None and not isinstance(target, Const):
-        if not _only_removes(callback):
+    if calls and not isinstance(target, Const):
+        if target.source is None and not _only_removes(callback):
             raise refuse("W107", "a weak reference with a callback", cap.loc())
         cap.weakly_held.append(target)
-        cap.check_held = check_held
     made = InstanceValue(kind)
     made.attrs[TARGET] = target
     if calls:
@@ -125,11 +130,35 @@ _CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.W
 _FILES = (weakref.__file__, weakref.WeakSet.add.__code__.co_filename)
 
 
+_LET_GO = "a weak reference to what nobody may hold any more"
+
+
 def check_held(cap: Capture, x: InstanceValue) -> None:
-    """A container of weak references is looked into: an object of the frame that nobody holds any
-    more would be gone from it. Errors: GraphBreak."""
-    if issubclass(x.klass, _CONTAINERS) and not all(is_held(cap, o) for o in cap.weakly_held):
-        raise refuse("W107", "a weak reference to what nobody may hold any more", cap.loc())
+    """A container of weak references is looked into: an object that nobody holds any more would be
+    gone from it. Errors: GraphBreak."""
+    if not issubclass(x.klass, _CONTAINERS):
+        return
+    for own in cap.weakly_held:
+        _need_held(cap, own)
+    if x.real is None:
+        return
+    real: Any = x.real
+    for target in list(real):
+        known = cap.objects.get(id(target))
+        if known is not None:
+            _need_held(cap, known)
+        elif may_be_gone(cap, None, isinstance(target, torch.Tensor)):
+            raise refuse("W107", _LET_GO, cap.loc())
+
+
+def _need_held(cap: Capture, x: Value) -> None:
+    """Errors: GraphBreak if nobody may hold an object any more that is only known to be there."""
+    if isinstance(x, Const) and x.source is None:
+        return
+    if is_held(cap, x):
+        return
+    if x.source is None or may_be_gone(cap, x.source, isinstance(x, TensorValue)):
+        raise refuse("W107", _LET_GO, cap.loc())
 
 
 def is_held(cap: Capture, x: Value) -> bool:

@@ -8,6 +8,7 @@ from torchweld.capture.attrs import get_attr
 from torchweld.capture.attrs_write import del_attr, set_attr
 from torchweld.capture.items import del_item, set_item
 from torchweld.capture.namespaces import opened, written
+from torchweld.capture.opcodes.stack import note_dropped
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Raised, VFrame, raised, refuse
 from torchweld.capture.tables import opcode
@@ -50,6 +51,8 @@ def _empty_cell(f: VFrame, name: str) -> Raised:
 @opcode("STORE_FAST")
 def store_fast(cap: Capture, f: VFrame, i: Instr) -> None:
     value = f.stack.pop()
+    if cap.is_rest:
+        note_dropped(cap, f.locals.get(i.arg))
     if value is UNBOUND:
         f.locals.pop(i.arg, None)
     else:
@@ -58,6 +61,8 @@ def store_fast(cap: Capture, f: VFrame, i: Instr) -> None:
 
 @opcode("DELETE_FAST")
 def delete_fast(cap: Capture, f: VFrame, i: Instr) -> None:
+    if cap.is_rest:
+        note_dropped(cap, f.locals.get(i.arg))
     if f.locals.pop(i.arg, None) is None:
         raise _unbound(i.arg)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+
 from torchweld.capture.session import Capture
 from torchweld.capture.state import VFrame
 from torchweld.capture.tables import opcode
-from torchweld.capture.values.base import Const, TupleValue, Value
+from torchweld.capture.values.base import Const, InstanceValue, Lazy, Slot, TupleValue, Value
 from torchweld.frame.instr import Instr
 
 
@@ -25,7 +27,15 @@ def literal(obj: object) -> Value:
 
 @opcode("POP_TOP")
 def pop_top(cap: Capture, f: VFrame, i: Instr) -> None:
+    if cap.is_rest:
+        note_dropped(cap, f.stack[-1])
     f.stack.pop()
+
+
+def note_dropped(cap: Capture, was: Slot | None) -> None:
+    """A variable of a rest, or a slot of its stack, has this value no more: see let_go.py."""
+    if isinstance(was, InstanceValue | Lazy):
+        importlib.import_module("torchweld.capture.let_go").check_dropped(cap, was)
 
 
 @opcode("COPY")
