@@ -293,3 +293,42 @@ def test_vmap_that_reads_a_tensor_of_its_surroundings():
     torchweld.reset()
     with torch.inference_mode():
         check(program, (X,))
+
+
+@pytest.mark.parametrize("backend", ["torchweld", "eager"])
+@pytest.mark.parametrize("view", ["mT", "ravel", "flatten", "swapaxes", "movedim", "unflatten"])
+def test_views_of_what_requires_grad_do_too(view, backend):
+    """Those of operators that are made of others, too."""
+    given = {"swapaxes": (0, 1), "movedim": (0, 1), "unflatten": (1, (3, 1))}.get(view, ())
+
+    def program(x):
+        with torch.inference_mode():
+            v = getattr(x, view)
+            v = v(*given) if view != "mT" else v
+            return v, v.detach(), v * 2
+
+    torchweld.reset()
+    compiled = torchweld.compile(program, fullgraph=True, backend=backend)
+    for expected, got in zip(program(P), compiled(P), strict=True):
+        assert torch.equal(expected, got)
+        assert got.requires_grad == expected.requires_grad
+        assert got.is_inference() == expected.is_inference()
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
+def test_a_view_without_a_record_that_gets_all_gradients(mode):
+    """Eager keeps them in the view, so that the result requires grad, and no input gets any."""
+
+    def program(x):
+        with mode():
+            v = x.view(3, 2)
+        return v * 3 + 1
+
+    torchweld.reset()
+    compiled = torchweld.compile(program, fullgraph=True)
+    for _ in range(2):
+        x = X.clone().requires_grad_()
+        got = compiled(x)
+        assert got.requires_grad
+        got.sum().backward()
+        assert x.grad is None

@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from torchweld.ir.expr import ZERO
+from torchweld.ir.nested import tensors_in
 from torchweld.ir.size_node import expr_of
 
 
@@ -156,3 +157,17 @@ def symbolic_twin(mode: FakeTensorMode, real: torch.Tensor, sizes: tuple[Any, ..
 def version_of(x: torch.Tensor) -> int:
     """How often a tensor was written to; of tensors of inference_mode nobody counts."""
     return 0 if x.is_inference() else x._version
+
+
+def keep_grad(result: Any, given: list[torch.Tensor], again: Callable[[], Any]) -> Any:
+    """What an operator gave. Its views of tensors that require grad do too in inference_mode, which
+    FakeTensors do not say where it is made of other operators; again: runs it once more."""
+    lost = torch.is_inference_mode_enabled() and any(x.requires_grad for x in given) and any(
+        not (x.is_inference() or x.requires_grad) for x in tensors_in(result))  # fmt: skip
+    if lost:
+        with torch.inference_mode(False), torch.no_grad():
+            twin = again()
+        for x, like in zip(tensors_in(result), tensors_in(twin), strict=True):
+            if like.requires_grad and not x.is_inference():
+                x.requires_grad_()
+    return result

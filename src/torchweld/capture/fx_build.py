@@ -26,7 +26,7 @@ from torchweld.base.loc import Loc
 from torchweld.capture.argument_kinds import ARGUMENT, DTYPES, PLAIN, is_function
 from torchweld.capture.bodies import Body, is_transformed, outside_of_transforms
 from torchweld.capture.by_data import Computed, Made
-from torchweld.capture.fake_copies import FakeMaker, symbolic_twin, version_of
+from torchweld.capture.fake_copies import FakeMaker, keep_grad, symbolic_twin, version_of
 from torchweld.capture.late import (
     LateNumber,
     LateNumbers,
@@ -275,7 +275,8 @@ class GraphBuilder:
         first, runs = len(self.sizes.data.maker.made), self.sizes.data.maker.runs
         try:
             with self.listening():
-                result = self.run(op, target, real_args, real_kwargs, at)
+                run = functools.partial(self.run, op, target, real_args, real_kwargs, at)
+                result = keep_grad(run(), given_fakes, run)
         except GraphBreak:
             other = instead(self, args, kwargs, at)
             if other is None:
