@@ -9,6 +9,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from torchweld.base.loc import Loc
+from torchweld.capture.draws import DEFAULT
 from torchweld.capture.modes import MUTATED, undoing
 from torchweld.ir.graph import LOC
 
@@ -18,10 +19,11 @@ def raise_as_eager(gm: GraphModule, args: tuple[Any, ...], untouched: bool) -> N
     told with the user's line. What eager has written before is written.
 
     untouched: whether the kernels have written to no input; else the graph runs on copies, and
-    returns if nothing raises in it.
+    returns if nothing raises in it. What it draws was drawn by the kernels already.
     """
     written = () if untouched else gm.meta.get(MUTATED, ())
     given = [x.clone() if i in written else x for i, x in enumerate(args)]
+    drawn = DEFAULT.read()
     try:
         undoing(gm)(*given)
     except Exception as error:
@@ -29,6 +31,8 @@ def raise_as_eager(gm: GraphModule, args: tuple[Any, ...], untouched: bool) -> N
         if at is not None:
             error.add_note(f"in compiled code of {at.text()}")
         raise
+    finally:
+        DEFAULT.write(drawn)
 
 
 def _line(gm: GraphModule, tb: TracebackType | None) -> Loc | None:

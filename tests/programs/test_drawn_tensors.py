@@ -299,3 +299,24 @@ def test_stochastic_depth_has_as_many_graphs_for_any_number_of_layers(n):
             torch.testing.assert_close((compiled(x), torch.rand(1)), expected)
     counts = torchweld.statistics()
     assert (counts["graphs"], counts["internal_errors"]) == (3, 0)
+
+
+FAILING = {
+    "bernoulli": lambda p: torch.rand(3) + torch.bernoulli(p) + torch.rand(3),
+    "bernoulli_": lambda p: torch.rand(3) + torch.empty(3).bernoulli_(p),
+    "index": lambda p: torch.rand(3) + p[torch.tensor([7])] * 2,
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_what_is_drawn_behind_an_operator_that_failed(name):
+    """It has drawn as much as in eager when it raises, and is not told by drawing again."""
+    torchweld.reset()
+    probabilities, seen = torch.tensor([0.5, 2.0, 0.5]), []
+    for run in (FAILING[name], torchweld.compile(FAILING[name])):
+        torch.manual_seed(0)
+        with pytest.raises((RuntimeError, IndexError)) as error:
+            run(probabilities)
+        seen.append((str(error.value), torch.rand(4).tolist()))
+    assert seen[0] == seen[1]
+    assert torchweld.statistics()["graphs"] == 1

@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 
 from torchweld.ir.dtype import DType
 from torchweld.ir.program import Call, CallArg, TensorArg, TensorSpec, TorchArg
+from torchweld.ir.raising import may_raise
 from torchweld.runtime.calls import constant, decode
 
 PYTHON, SHIM, INTO = range(3)
@@ -58,12 +59,19 @@ def choose(
     into = _into(c, tensors, missing)
     if into is not None:
         return into
-    if c.op.partition(".")[0] in _SHIM_SPACES and "aoti_torch_call_dispatcher" not in missing:
+    told = c.op.partition(".")[0] in _SHIM_SPACES and not _draws_and_fails(op)
+    if told and "aoti_torch_call_dispatcher" not in missing:
         try:
             return _shim(c, op, missing, codes)
         except _NoWord:
             pass
     return Route(PYTHON, None)
+
+
+def _draws_and_fails(op: OpOverload) -> bool:
+    """Whether an operator may have drawn when it raises. What fails through the shim, which loses
+    the exception, is called once more in Python, and would draw again."""
+    return torch.Tag.nondeterministic_seeded in op.tags and may_raise(op, of_integers=False)
 
 
 def _into(c: Call, tensors: tuple[TensorSpec, ...], missing: frozenset[str]) -> Route | None:
