@@ -33,12 +33,7 @@ from torchweld.capture.late import (
     plain_number,
     takes_number_only,
 )
-from torchweld.capture.open_numbers import (
-    Held,
-    Row,
-    argument,
-    instead,
-)
+from torchweld.capture.open_numbers import Held, Row, argument, instead, keep_in_range
 from torchweld.capture.state import Stuck, refuse
 from torchweld.capture.symbolic import Form, Sizes, is_varying, number_value
 from torchweld.capture.values.base import (
@@ -260,6 +255,7 @@ class GraphBuilder:
         graph nor an operator can hold; GraphBreak when the operator cannot run on fakes.
         """
         if self.late.active or self.computes:
+            keep_in_range(self, target, args, kwargs)
             args, given = [argument(self, target, i, x, args) for i, x in enumerate(args)], args
             kwargs = {k: argument(self, target, k, x, given) for k, x in kwargs.items()}
         kwargs = {k: self._as_number(target, k, x, at) for k, x in kwargs.items()}

@@ -241,8 +241,12 @@ class LateNumbers:
         """Whether a number is one of these: guarded to stay as it is. None if it depends on two."""
         if x.drawn:
             raise self.undecided()
+        return self.ask(is_one_of, x, keys)
+
+    def ask(self, fn: Callable[..., bool], x: LateNumber, *given: object) -> bool | None:
+        """fn(x, *given): guarded to stay as it is. None if it depends on two numbers."""
         sources: set[Source] = set()
-        tree = (is_one_of, (_tree(x, sources), keys))
+        tree = (fn, (_tree(x, sources), *given))
         if len(sources) != 1:
             return None
         (source,) = sources

@@ -28,6 +28,7 @@ from torchweld.capture.values.base import (
 from torchweld.capture.values.number import SAMPLE, GraphNumber
 from torchweld.frame.liveness import ends_loop
 from torchweld.ir.graph import ASKED
+from torchweld.ir.raising import base_name
 from torchweld.ir.region import Region
 from torchweld.ir.run_time_float import run_time_float
 from torchweld.ir.size_makers import holds_number
@@ -129,6 +130,48 @@ def argument(builder: GraphBuilder, target: Any, place: int | str, x: Value,
         return x
     made = _as_tensor(builder, target, x, args) if builder.bodies else None
     return made or _settled(builder.sizes, target, place, x, args, not builder.bodies)
+
+
+# what rounds a number, or computes with it in a wider type, whatever the dtype of its tensors is
+_ROUND = frozenset(("add", "sub", "mul", "div", "truediv", "true_divide", "rsub", "iadd", "isub",
+                    "imul", "itruediv", "lt", "le", "gt", "ge", "eq", "ne", "floordiv", "mod",
+                    "floor_divide", "remainder", "fmod", "multiply", "subtract", "divide"))  # fmt: skip
+# what puts a number into a tensor
+_STORE = frozenset(("masked_fill", "where", "full", "full_like", "new_full", "fill", "clamp", "clip",
+                    "clamp_min", "clamp_max", "setitem", "tensor", "scalar_tensor", "as_tensor",
+                    "index_fill", "pad", "constant_pad_nd", "scatter", "hardtanh", "threshold",
+                    "fill_diagonal"))  # fmt: skip
+_HOLDS_ALL = (torch.float64, torch.int64, torch.bool)
+# nobody exceeds them with a factor
+_ROOMY = (torch.float32, torch.bfloat16)
+
+
+def keep_in_range(builder: GraphBuilder, target: Any, args: list[Value],
+                  kwargs: dict[str, Value]) -> None:  # fmt: skip
+    """Guard of the numbers that an operator gets that its dtype holds them; where it does not,
+    their values are guarded, since the operator refuses them."""
+    late = [x for x in (*args, *kwargs.values())
+            if isinstance(x, LateNumber) and not x.fixed and not x.drawn]  # fmt: skip
+    name = base_name(target)
+    if not late or (name in _ROUND and not kwargs):
+        return
+    found = [x.fake.dtype for x in args if isinstance(x, TensorValue)]
+    found += [x.obj for x in (*args, *kwargs.values())
+              if type(x) is Const and isinstance(x.obj, torch.dtype)]  # fmt: skip
+    if not found and any(type(x.now) is float for x in late):
+        found.append(torch.get_default_dtype())
+    for dtype in found:
+        if dtype.is_complex or dtype in _HOLDS_ALL or (dtype in _ROOMY and name not in _STORE):
+            continue
+        info = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+        for x in late:
+            if builder.late.ask(is_within, x, float(info.min), float(info.max)) is False:
+                x.fix()
+
+
+def is_within(x: float, low: float, high: float) -> bool:
+    """Whether a number is in a range, or is none that is finite."""
+    return low <= x <= high or x - x != 0
 
 
 def _settled(sizes: Sizes, target: Any, place: int | str, x: Value, args: list[Value],

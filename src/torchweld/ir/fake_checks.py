@@ -425,9 +425,11 @@ def _filled(place: int) -> Callable[[Args], str | None]:
     def rule(args: Args) -> str | None:
         value, like = hint_of(args[place]), args[0].dtype if isinstance(args[0], Tensor) else None
         dtype = next((a for a in args[place + 1 :] if isinstance(a, torch.dtype)), like)
+        shape: Any = args[place - 1] if place else ()
+        n = math.prod(map(hint_of, shape.shape if isinstance(shape, Tensor) else shape))
         with _disable_current_modes():
             try:
-                torch.full((), value, dtype=dtype)
+                torch.full((min(n, 2),), value, dtype=dtype)  # one number is not looked at
             except RuntimeError as error:
                 return str(error)
         return None
