@@ -266,3 +266,55 @@ def test_data_of_an_argument_beside_a_result_with_gradients_is_another_tensor():
     got = torchweld.compile(f, fullgraph=True)(x, w)[1]
     assert got is not x and got.data_ptr() == x.data_ptr() and not got._is_view()
     assert torchweld.statistics()["graphs"] == 1
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_result_that_an_operator_of_aten_makes_as_a_view_inside_is_no_view(grad):
+    """Convolutions of one dimension are computed as those of two."""
+    module = torch.nn.Conv1d(3, 4, 3).requires_grad_(grad)
+    x = torch.randn(2, 3, 10)
+    torchweld.reset()
+    got, want = torchweld.compile(module)(x), module(x)
+    assert got._is_view() == want._is_view() is False
+    assert (torchweld.statistics()["graphs"], torchweld.statistics()["externs"]) == (1, 1)
+    torch.testing.assert_close(got.relu_(), want.relu_())
+    if grad:
+        weight = module.weight
+        gradients = [torch.autograd.grad(y.square().sum(), weight)[0] for y in (got, want)]
+        torch.testing.assert_close(*gradients)
+
+
+def of_a_view_from_no_grad(x):
+    with torch.no_grad():
+        view = x[1:]
+    return view.sin()
+
+
+def counted(x):
+    return torch.linalg.vector_norm(x, 0)
+
+
+@pytest.mark.parametrize("fn", [of_a_view_from_no_grad, counted])
+def test_a_result_whose_history_leads_to_no_input_requires_grad_all_the_same(fn):
+    torchweld.reset()
+    x = leaf(4, 6)
+    got, want = torchweld.compile(fn, fullgraph=True)(x), fn(x)
+    assert (got.requires_grad, got.is_leaf) == (want.requires_grad, want.is_leaf) == (True, False)
+    got.sum().backward()
+    assert x.grad is None
+    counts = torchweld.statistics()
+    assert (counts["graphs"], counts["aten_graphs"], counts["kernels"]) == (1, 0, 1)
+
+
+def test_what_only_dead_code_read_may_be_written_before_a_second_derivative():
+    def f(x, rows):
+        rows.cos()
+        return x.sin()
+
+    torchweld.reset()
+    x, rows = leaf(3, 4), torch.ones(2, 4)
+    y = torchweld.compile(f, fullgraph=True)(x, rows)
+    rows.add_(1)
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(second, -x.detach().sin())

@@ -233,3 +233,22 @@ def test_a_norm_of_images_that_need_no_gradient(module):
     assert (counts["captures"], counts["internal_errors"]) == (2, 0)
     for made in newest().backwards:
         assert not any(getattr(s, "op", None) for s in made.program.steps)  # no call of ATen
+
+
+def test_what_kron_reads_may_be_written_before_the_backward_as_in_eager():
+    def fn(x, y):
+        z = torch.kron(y[:1], x)
+        y.copy_(2)
+        return z
+
+    def gradients(f, n):
+        x, y = torch.ones(n, 3, requires_grad=True), torch.ones(2, 2, requires_grad=True)
+        f(x, y * 1).sum().backward()
+        return x.grad, y.grad
+
+    torchweld.reset()
+    compiled = torchweld.compile(fn)
+    for n in (5, 3, 2):
+        torch.testing.assert_close(gradients(compiled, n), gradients(fn, n))
+    counts = torchweld.statistics()
+    assert (counts["graphs"], counts["breaks"]) == (2, 0)

@@ -61,17 +61,18 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool) -> Tensor:
 
 
 def kron(input: Tensor, other: Tensor) -> Tensor:
-    """Each element of the one times the whole other one."""
+    """Each element of the one times the whole other one.
+
+    As in eager these are no views for autograd: it does not see that what they show is changed.
+    """
     rank = max(input.dim(), other.dim())
-    a = input.view((1,) * (rank - input.dim()) + tuple(input.shape))
-    b = other.view((1,) * (rank - other.dim()) + tuple(other.shape))
-    out = a
-    for d in range(rank):
-        out = out.unsqueeze(2 * d + 1)
-    for d in range(rank):
-        b = b.unsqueeze(2 * d)
-    return (out * b).reshape([a.shape[d] * other.shape[d - rank] if rank - d <= other.dim()
-                              else a.shape[d] for d in range(rank)])  # fmt: skip
+    a = [1] * (rank - input.dim()) + list(input.shape)
+    b = [1] * (rank - other.dim()) + list(other.shape)
+    shown: Any = torch.ops.aten._unsafe_view.default
+    rows = shown(input, [k for n in a for k in (n, 1)])
+    columns = shown(other, [k for n in b for k in (1, n)])
+    made: Tensor = shown(rows * columns, [n * k for n, k in zip(a, b, strict=True)])
+    return made
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: Any = None) -> Tensor:

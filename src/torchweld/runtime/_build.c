@@ -114,13 +114,14 @@ static int parse_launch(Executable *x, PyObject *row, Step *s)
     return s->args ? 0 : -1;
 }
 
-/* (kind, op, callable, objects, kwnames or None, results, route, busy, detail); detail is
+/* (kind, op, callable, objects, kwnames or None, results, route, busy, apart, detail); detail is
  * (name, overload, words, n_returns) for R_SHIM and (which, words, beta, alpha) for R_INTO. */
 static int parse_call(Executable *x, PyObject *row, Step *s)
 {
     PyObject *name, *callable, *objects, *kwnames, *results, *detail, *words = NULL;
-    if (!PyArg_ParseTuple(row, "iUOO!OO!ipO", &s->kind, &name, &callable, &PyTuple_Type, &objects,
-                          &kwnames, &PyTuple_Type, &results, &s->route, &s->busy, &detail))
+    if (!PyArg_ParseTuple(row, "iUOO!OO!ippO", &s->kind, &name, &callable, &PyTuple_Type, &objects,
+                          &kwnames, &PyTuple_Type, &results, &s->route, &s->busy, &s->apart,
+                          &detail))
         return -1;
     s->name = Py_NewRef(name);
     s->callable = Py_NewRef(callable);

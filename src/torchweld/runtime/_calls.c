@@ -309,11 +309,18 @@ int call_step(Executable *x, Frame *f, Step *s, PyObject *const *inputs, PyThrea
     int status = s->product ? product_step(x, f, s, inputs, saved) : 0;
     if (status)
         return status < 0 ? -1 : 0;
+    int apart = s->apart && !torch.key_excluded(torch.view_key);
+    if (apart)
+        torch.set_key_excluded(torch.view_key, true);
     status = 1;
     if (s->route != R_PYTHON) {
         if (s->busy)
             leave_gil(saved);
         status = s->route == R_INTO ? by_into(x, f, s, saved) : by_shim(x, f, s, saved);
     }
-    return status == 1 ? by_python(x, f, s, inputs, saved) : status;
+    if (status == 1)
+        status = by_python(x, f, s, inputs, saved);
+    if (apart)
+        torch.set_key_excluded(torch.view_key, false);
+    return status;
 }

@@ -79,6 +79,7 @@ typedef struct Torch {
     int32_t u8;                           /* dtype code */
     uint16_t keys[16];                    /* dispatch keys that Calls run without */
     int n_keys;
+    uint16_t view_key;                    /* the one that makes views known as such */
     int key_word;                         /* index in the TensorImpl of its dispatch keys, or 0 */
     uint64_t plain_keys[16];              /* those of tensors that are memory and nothing else */
     int n_plain;
@@ -198,6 +199,7 @@ typedef struct {
     int draw;
     /* CALL */
     int route, into;
+    int apart;            /* its results are nobody's views, whatever the operator does inside */
     const char *op, *overload;
     Arg *words;           /* R_SHIM: encoded arguments; R_INTO: tensors only */
     int n_words;

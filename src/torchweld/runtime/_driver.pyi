@@ -122,6 +122,7 @@ def init(
     sample: torch.Tensor,
     sample_cdata: int,
     keys: tuple[int, ...],
+    view_key: int,
     wrap_stolen: Callable[[object], torch.Tensor] | None,
     internal_error: type[Exception],
     huge_pages: bool,

@@ -140,15 +140,15 @@ static int read_keys(PyObject *keys)
     return 0;
 }
 
-/* init(libraries, tensor_type, sample, sample_cdata, keys, wrap_stolen, internal_error, huge) ->
- * the optional names that were not found. RuntimeError if a required one is missing. */
+/* init(libraries, tensor_type, sample, sample_cdata, keys, view_key, wrap_stolen, internal_error,
+ * huge) -> the optional names that were not found. RuntimeError if a required one is missing. */
 PyObject *torch_init(PyObject *self, PyObject *args)
 {
     PyObject *paths, *type, *sample, *keys, *stolen, *internal;
     unsigned long long impl;
     int huge;
-    if (!PyArg_ParseTuple(args, "O!O!OKO!OOp", &PyTuple_Type, &paths, &PyType_Type, &type, &sample,
-                          &impl, &PyTuple_Type, &keys, &stolen, &internal, &huge))
+    if (!PyArg_ParseTuple(args, "O!O!OKO!HOOp", &PyTuple_Type, &paths, &PyType_Type, &type, &sample,
+                          &impl, &PyTuple_Type, &keys, &torch.view_key, &stolen, &internal, &huge))
         return NULL;
     void *libraries[8] = {NULL};
     int n = (int)PyTuple_GET_SIZE(paths) < 8 ? (int)PyTuple_GET_SIZE(paths) : 8;

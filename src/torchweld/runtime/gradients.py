@@ -140,12 +140,13 @@ class Differentiable:  # without slots: it is weakly referenced
         self.wanted = joint.gradients
         self.kept_inputs = joint.kept_inputs
         self.kept_results = joint.kept_results
-        values = [n.meta["val"] for n in joint.forward.forward.find_nodes(op="placeholder")]
+        places = joint.forward.forward.find_nodes(op="placeholder")
+        values = [n.meta["val"] for n in places]
         self.n_inputs = len(values)
         self.others = tuple(i for i in range(self.n_inputs) if i not in joint.kept_inputs)
         self.saves = bool(joint.kept_inputs or joint.kept_results or joint.saved)
         versioned = [i for i in self.others if i not in self.written and i not in inference
-                     and isinstance(values[i], Tensor)]  # fmt: skip
+                     and isinstance(values[i], Tensor) and places[i].users]  # fmt: skip
         self.sizes = joint.forward.sizes
         self.pick_kept = _picker(
             (*self.kept_inputs, *(self.n_inputs + k for k in self.kept_results)))  # fmt: skip
@@ -178,6 +179,8 @@ class Differentiable:  # without slots: it is weakly referenced
         given = inputs
         if self.unreached:  # autograd must not know that they were here
             given = tuple([x.detach() if i in self.unreached else x for i, x in enumerate(inputs)])
+            if not self.wanted:  # but the results require grad, and lead nowhere
+                given[min(self.unreached)].requires_grad_()
         if len(self.constants) == self.n_results:
             results: Any = self.forward(*given)[:-1]
         elif _is_transformed() or not (all_plain(given, None) or _unwrapped(given)):

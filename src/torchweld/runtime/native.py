@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from torchweld.base.errors import InternalError
 from torchweld.ir.program import (
@@ -89,6 +90,7 @@ def _start() -> Native:
         sample,
         sample._cdata,
         tuple(names[k].value for k in keys),
+        names["ADInplaceOrView"].value,
         _stealing_wrap(),
         InternalError,
         _huge_pages(),
@@ -280,6 +282,14 @@ class Rows:
         root = self.root(n)
         return n in self._returned and (root < self.program.n_inputs or root in self._returned)
 
+    def _apart(self, op: OpOverload, c: Call) -> bool:
+        """Whether the user gets a result of an operator of ATen that makes no view: what is one
+        inside of it is nobody's, which autograd would see to.
+        """
+        aliases = any(a.alias_info for a in (*op._schema.arguments, *op._schema.returns))
+        own = op.namespace == "aten" and not aliases
+        return own and not self._returned.isdisjoint(c.results)
+
     def _may_wait(self, kind: int) -> bool:
         """Whether a call may wait for the GPU, which may wait for what another thread starts."""
         return self.gpu is not None and kind == routes.SHIM
@@ -296,7 +306,8 @@ class Rows:
         plain = callable_for(op, c, getattr(op, "_op", op))
         return (
             _CALL, c.op, plain, objects, names, c.results, route.kind,
-            elements >= _BUSY_ELEMENTS or self._may_wait(route.kind), route.detail,
+            elements >= _BUSY_ELEMENTS or self._may_wait(route.kind), self._apart(op, c),
+            route.detail,
         )  # fmt: skip
 
 
