@@ -6,6 +6,10 @@ import pytest
 from tests.codegen.kernels import check, run
 
 from torchweld.base.errors import InternalError
+from torchweld.codegen.cpp_ops import LONG
+from torchweld.codegen.printer import MANY_CALLS
+from torchweld.codegen.run import generate
+from torchweld.ir.plan_text import parse
 
 INF, NAN = math.inf, math.nan
 
@@ -72,6 +76,33 @@ arena 0
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 100])
 def test_a_pointwise_kernel_masks_its_tail(n):
     check(POINTWISE.format(dtype="f32", n=n, body="x[l] * x[l] + 0.5"))
+
+
+def chained(n, dtype="f32"):
+    body = "x[l]"
+    for i in range(n):
+        body = f"{('sin', 'tanh')[i % 2]}({body} * 0.5:{dtype})"
+    return body
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_a_kernel_with_many_long_functions_calls_them(dtype):
+    text = POINTWISE.format(dtype=dtype, n=37, body=chained(MANY_CALLS, dtype))
+    assert "namespace far {" in generate(parse(text)).artifacts[0].source
+    check(text)
+
+
+def test_a_kernel_with_few_long_functions_has_copies_of_them():
+    text = POINTWISE.format(dtype="f32", n=37, body=chained(MANY_CALLS - 1))
+    assert "far" not in generate(parse(text)).artifacts[0].source
+
+
+@pytest.mark.parametrize("march", ["native", "haswell"])
+def test_every_long_function_can_be_called(march):
+    names = sorted(LONG - {"acos", "asin"})
+    inside = "acos(sigmoid(x[l])) + asin(sigmoid(x[l]))"
+    body = " + ".join([inside, *(f"{n}(abs(x[l]) + 0.5)" for n in names)])
+    check(POINTWISE.format(dtype="f32", n=37, body=body), march=march)
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f16", "bf16"])

@@ -6,6 +6,7 @@ from loop_programs import ADD_LAYER_NORM, SOFTMAX, agreeing, kernels, plan_of
 from tests.ir.strategies import EXTERNS
 
 from torchweld.base.config import Config
+from torchweld.fuse import merge
 from torchweld.fuse.cost import bytes_of, flops_of, moved
 from torchweld.fuse.deps import analyse, predecessors
 from torchweld.fuse.run import fuse, passes
@@ -106,3 +107,22 @@ def test_a_long_program_keeps_its_order_under_many_merges():
     x = [[0.1, -0.2, 0.3, 0.4, -0.5, 0.6]]
     expected = evaluate_plan(fuse(g, Config(skip=("inline", "merge"))), x, EXTERNS)
     assert evaluate_plan(fuse(g, Config(verify=True)), x, EXTERNS) == expected
+
+
+def steps_that_are_collected(n):
+    """A chain of steps with an operator between each two, and a result that holds all of them."""
+    lines = ["x: f32[8] input", f"y: f32[{n}, 8]"]
+    lines += [f"{b}{i}: f32[8]" for i in range(n) for b in "st"]
+    last = "x"
+    for i in range(n):
+        lines += [f"t{i} = test.twice.default({last})", f"s{i}[j] = tanh(t{i}[j])  for j:8",
+                  f"y[{i}, j] = s{i}[j]  for j:8"]  # fmt: skip
+        last = f"s{i}"
+    return "\n".join([*lines, "return y"])
+
+
+def test_producers_are_compared_once_for_each_merge(monkeypatch):
+    asked, real = [], merge._shared_bytes
+    monkeypatch.setattr(merge, "_shared_bytes", lambda *given: asked.append(1) or real(*given))
+    plan_of(steps_that_are_collected(40))
+    assert len(asked) < 3 * 40**2

@@ -76,6 +76,12 @@ CALLS = frozenset(
     ]
 )
 
+# those of the header's functions that are long enough to be called, not copied, in long kernels
+LONG = frozenset(
+    ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "asin", "acos", "atan",
+     "sinh", "cosh", "tanh", "erf", "sigmoid"]
+)  # fmt: skip
+
 # on bool arguments
 LOGIC: dict[str, Text] = {
     "and": lambda a: f"band({a[0]}, {a[1]})",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torchweld.base.errors import InternalError, Unsupported
 from torchweld.codegen.cpp_index import depends, lane_step, scalar_text, vector_text
-from torchweld.codegen.cpp_ops import cast_text, op_text
+from torchweld.codegen.cpp_ops import LONG, cast_text, op_text
 from torchweld.codegen.cpp_types import literal
 from torchweld.codegen.guarded import Guard, Guarded, loaded
 from torchweld.codegen.levels import Nesting, Val
@@ -31,6 +31,7 @@ class Values(Nesting, Guarded[Val]):
         self.names: dict[Expr, str] = {}
         self.used: set[str] = set()
         self.checks = False
+        self.long_calls = 0
         self._count = 0
 
     # --- naming
@@ -70,6 +71,7 @@ class Values(Nesting, Guarded[Val]):
         args = [self.value(a, guard) for a in x.args]
         vec = any(a.vec for a in args)
         texts = [self.as_vector(a) if vec else a.text for a in args]
+        self.long_calls += x.name in LONG
         return self.name(op_text(x, texts, vec), vec, max(a.level for a in args))
 
     def _cast(self, x: Op, guard: Guard | None) -> Val:

@@ -92,17 +92,22 @@ def _merge_with_single(m: Merger, i: int, single: list[int]) -> None:
 def _merge_with_producers(m: Merger, i: int) -> None:
     """Merge the group of node `i` with the groups whose results it reads, largest first."""
     tried: set[int] = set()
-    while True:
-        g = m.owner[i]
-        group = m.groups[g]
-        assert isinstance(group, Group)
-        blocked = tried | m.blocked.get(g, set())
-        found = [p for p in m.before[g] if p not in blocked and isinstance(m.groups[p], Group)]
-        if not found:
-            return
-        p = max(found, key=lambda p: (_shared_bytes(m, p, group), p))
+    while _merged_with_one(m, m.owner[i], tried):
+        pass
+
+
+def _merged_with_one(m: Merger, g: int, tried: set[int]) -> bool:
+    """Whether group `g` is now part of a producer's; those that were tried are added to `tried`."""
+    group = m.groups[g]
+    assert isinstance(group, Group)
+    blocked = tried | m.blocked.get(g, set())
+    found = [p for p in m.before[g] if p not in blocked and isinstance(m.groups[p], Group)]
+    for p in sorted(found, key=lambda p: (_shared_bytes(m, p, group), p), reverse=True):
         tried.add(p)
         _try(m, p, g, siblings=False)
+        if g not in m.groups:
+            return True
+    return False
 
 
 def _merge_with_siblings(m: Merger, i: int, readers: dict[Buffer, list[int]]) -> None:

@@ -27,7 +27,8 @@ namespace weld {
 #define WELD_OWN_MATH 1  // the error bounds rely on fma
 #endif
 
-// one value at a time, out of line: rare lanes and rare functions
+// one value at a time, out of line: rare lanes and rare functions. What is of some length is also in
+// `far`, where it is called: a kernel with many calls is printed in that namespace.
 #define WELD_LIBM_1(name, f, d)                                                   \
   WELD_INLINE f32 name(f32 x) { return f(x); }                                    \
   WELD_INLINE f64 name(f64 x) { return d(x); }                                    \
@@ -48,14 +49,17 @@ namespace weld {
   template <class V> WELD_INLINE V name(V x) { return name##_lanes(x); }
 #define WELD_RARE_2(name) \
   template <class V> WELD_INLINE V name(V x, V y) { return name##_lanes(x, y); }
+#define WELD_CALLED_1(name) \
+  namespace far { template <class V> WELD_FAR V name(V x) { return weld::name(x); } }
 #ifdef WELD_OWN_MATH
 #define WELD_OWN_1(name)                                    \
   template <class V> WELD_INLINE V name(V x) {              \
     if constexpr (sizeof(elem<V>) == 4) return own::name(x); \
     else return name##_lanes(x);                            \
-  }
+  }                                                         \
+  WELD_CALLED_1(name)
 #else
-#define WELD_OWN_1(name) WELD_RARE_1(name)
+#define WELD_OWN_1(name) WELD_RARE_1(name) WELD_CALLED_1(name)
 #endif
 
 WELD_BUILTIN_1(exp)
@@ -402,5 +406,6 @@ template <class V> WELD_INLINE V sigmoid(V x) {
 #endif
   return (elem<V>)1 / (exp(-x) + (elem<V>)1);
 }
+WELD_CALLED_1(sigmoid)
 
 }  // namespace weld
