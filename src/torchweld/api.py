@@ -22,6 +22,7 @@ from torchweld.capture.marks import Mark, follow, followers, mark_of
 from torchweld.capture.originals import is_compiled_class
 from torchweld.capture.session import is_compiling
 from torchweld.frame import hook
+from torchweld.frame.points import is_suspendable
 from torchweld.frame.program import Dispatcher
 from torchweld.frames import forget, miss, prepare
 from torchweld.ir.graph import GraphSettings
@@ -65,6 +66,8 @@ _methods = weakref.WeakKeyDictionary[
 _kins = weakref.WeakKeyDictionary[
     types.FunctionType, weakref.WeakValueDictionary[object, Kin]]()
 _alikes = weakref.WeakValueDictionary[object, Alike]()
+# the same of functions that are made and compiled anew
+_nested = weakref.WeakValueDictionary[object, Kin]()
 _KEPT = "_torchweld_compiled"
 _KEEP = 8
 
@@ -252,7 +255,7 @@ def _shared(fn: types.FunctionType, options: Options, kept: dict[object, _Kept],
         kept = fn.__dict__[_KEPT] = {}
     found = kept.get(_key(options))
     if found is None:
-        site = Site(options, kin=kin, place=fn.__code__)
+        site = _site(fn, options) if kin is None else Site(options, kin=kin, place=fn.__code__)
         found = kept[_key(options)] = _Kept(weakref.ref(fn), fn.__code__, site)
         if len(kept) > _KEEP:
             del kept[next(iter(kept))]
@@ -262,8 +265,24 @@ def _shared(fn: types.FunctionType, options: Options, kept: dict[object, _Kept],
         found.made = weakref.ref(made)
         for entry in found.site.entries if found.code is fn.__code__ else ():
             made.add(entry)
-        found.code = found.site.place = fn.__code__
+        if found.code is not fn.__code__:
+            found.code = found.site.place = fn.__code__
     return made
+
+
+def _site(fn: types.FunctionType, options: Options) -> Site:
+    """A site for a function. Those that are made and compiled anew, as in
+    `for k in scales: compile(lambda x: x * k)`, take over from each other what fits, from the
+    second one on: what is compiled for the first one knows its closure."""
+    code = fn.__code__
+    if "<locals>" not in fn.__qualname__ or options.graph.freeze or is_suspendable(code):
+        return Site(options, place=code)
+    key = (id(code), id(fn.__globals__), _key(options))  # which live as long as the site
+    kin = _nested.get(key)
+    if kin is None:
+        kin = _nested[key] = Kin(_KEEP)
+        return Site(options, place=code, family=kin)
+    return Site(options, kin=kin, place=code, given=True)
 
 
 def _method(fn: types.FunctionType, owner: object, options: Options) -> Any:
@@ -332,7 +351,7 @@ def dispatcher(fn: types.FunctionType, options: Options, site: Site | None = Non
     if config.current().explain:
         importlib.import_module("torchweld.explanation").explain_at_exit()
     site = site or Site(options)
-    made = Dispatcher(fn, functools.partial(miss, site=site))
+    made = Dispatcher(fn, functools.partial(miss, site=site), gives=site.given)
     functools.update_wrapper(made, fn)
     made.__dict__.pop(_KEPT, None)
     follow(made)

@@ -143,16 +143,26 @@ def compile_frame(dispatcher: Dispatcher, args: tuple[object, ...], site: Site) 
 
 
 def _taken_over(fn: types.FunctionType, args: tuple[object, ...], site: Site) -> Entry | None:
-    """An entry with what was compiled for another module of the same class, if that fits."""
+    """An entry with what was compiled for another module of the same class, or another function of
+    the same code, if that fits."""
     is_full = len(site.entries) >= site.options.recompile_limit
     if site.kin is None or is_full or current_stance() == "force_eager":
         return None
+    if site.given:
+        site.place = fn.__code__  # which may be assigned
     like = site.kin.fitting(site.place, args)
     if like is None or like.region is None:
+        if site.given and not site.entries:
+            _variation().learn(site, site.kin.made(site.place), args, sizes=False)
         return None
     entry = build_entry(like.region, fn, args, site, miss, like)
     _tell(entry, fn)
     return entry
+
+
+def _variation() -> Any:
+    """What learns from changes, which a first compilation needs not."""
+    return importlib.import_module("torchweld.variation")
 
 
 def _tell(entry: Entry, fn: types.FunctionType) -> None:
@@ -431,7 +441,8 @@ def on_frame(view: FrameView) -> tuple[weakref.ReferenceType[Entry], ...] | None
         return ()  # it was forgotten meanwhile
     site = root.inner.get(id(view.code))
     if site is None:
-        site = Site(outer.options, code=view.code, root=weakref.ref(root))
+        site = Site(outer.options, code=view.code, root=weakref.ref(root),
+                    given=bool(view.code.co_freevars))  # fmt: skip
         root.inner[id(view.code)] = site
     if not _has_tensors(view.locals):
         site.idle += 1
@@ -511,7 +522,7 @@ def _recompile(of: Named, site: Site, entries: Sequence[Entry],
     told = Recompiled(of, len(entries), why)
     events.emit("recompiles", of.name, told.text(), why=[m.text() for m in why])
     note(told)
-    importlib.import_module("torchweld.variation").learn(site, entries, args)
+    _variation().learn(site, [e.info for e in entries], args)
 
 
 def _give_up(of: Named, site: Site, entries: Sequence[Entry],

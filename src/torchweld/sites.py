@@ -83,13 +83,18 @@ def fits(program: Program, args: tuple[object, ...]) -> bool:
 
 
 class Kin:
-    """What was compiled for functions that differ only in what they are called on. Each takes over
-    what fits from the others; it is held weakly."""
+    """What was compiled for functions that differ only in what they are called on, or close over.
+    Each takes over what fits from the others.
 
-    __slots__ = ("__weakref__", "_made", "_rests")
+    keeps: of how many entries for one place what was compiled stays as long as any of the functions
+    does; else it dies with its own.
+    """
 
-    def __init__(self) -> None:
-        self._made: dict[object, list[ReferenceType[Made]]] = {}
+    __slots__ = ("__weakref__", "_keeps", "_made", "_rests")
+
+    def __init__(self, keeps: int = 0) -> None:
+        self._made: dict[object, list[Callable[[], Made | None]]] = {}
+        self._keeps = keeps
         self._rests: dict[object, tuple[list[types.FunctionType], Any]] = {}
 
     def rest(self, place: object, make: Callable[[], list[types.FunctionType]],
@@ -102,14 +107,17 @@ class Kin:
     def add(self, place: object, made: Made) -> None:
         """Offer an entry. place: of the function, or of the rest of it, that it is for."""
         kept = self._made.setdefault(place, [])
-        kept[:] = [m for m in kept if m() is not None]
-        kept.append(weakref.ref(made))
+        kept[:] = [m for m in kept if m() is not None][-self._keeps :]
+        kept.append((lambda: made) if self._keeps else weakref.ref(made))
+
+    def made(self, place: object) -> list[Made]:
+        """What was made for somebody else and is still there, the oldest first."""
+        return [made for ref in self._made.get(place, ()) if (made := ref()) is not None]
 
     def fitting(self, place: object, args: tuple[object, ...]) -> Made | None:
         """What was made for somebody else and fits these flat arguments; the oldest."""
-        for ref in self._made.get(place, ()):
-            made = ref()
-            if made is not None and made.program is not None and fits(made.program, args):
+        for made in self.made(place):
+            if made.program is not None and fits(made.program, args):
                 return made
         return None
 
@@ -130,7 +138,8 @@ class Site:
     of `Varying` (ADR 0028). hooks_stay: whether hooks that the frame registers are not removed.
     promised: of the arguments of the call that is compiled. called: names of those of modules.
     counters, anew: as of `Varying`. kin: of the functions that may use its entries; place: its own
-    there.
+    there. given: the function is the last of the flat arguments, since what is compiled is for all
+    functions of its code; family: keeps that alive.
     """
 
     options: Options
@@ -160,6 +169,8 @@ class Site:
     counters: bool = True
     kin: Kin | None = None
     place: object = None
+    given: bool = False
+    family: Kin | None = None
     anew: set[Source] = field(default_factory=set)
 
     def varying(self) -> Varying:
@@ -209,7 +220,7 @@ def eager_call(fn: types.FunctionType, site: Site, hooked: bool = True) -> Calla
     # a function that was compiled owns its entries, and lives while one of them runs
     found: Callable[[], Any] = weakref.ref(fn) if site.code is None else lambda: fn
     site_of = weakref.ref(site)
-    is_given = site.code is not None and bool(code.co_freevars)
+    is_given = site.given
 
     def run(outs: object, *flat: Any) -> Any:
         if is_given:

@@ -13,18 +13,20 @@ from torchweld.capture.guard_build import load
 from torchweld.capture.late import NUMBERS
 from torchweld.capture.predicates import SameNumber
 from torchweld.capture.session import pinned
-from torchweld.frame.program import Entry, tensor_codes
+from torchweld.frame.program import tensor_codes
 from torchweld.ir.guard import Guard
 from torchweld.ir.source import InstanceDict, Item, Source
-from torchweld.sites import Site
+from torchweld.sites import Made, Site
 
 
-def learn(site: Site, entries: Sequence[Entry], args: tuple[object, ...]) -> None:
-    """Numbers and sizes that differ from what an entry is guarded by vary from now on."""
+def learn(site: Site, entries: Sequence[Made], args: tuple[object, ...],
+          sizes: bool = True) -> None:  # fmt: skip
+    """Numbers and, if wanted, sizes that differ from what an entry is guarded by vary from now
+    on."""
     found: dict[Source, object] = {}
     for entry in entries:
-        for guard in entry.info.guards:
-            if guard.kind == "tensor" and site.options.dynamic is not False:
+        for guard in entry.guards:
+            if guard.kind == "tensor" and sizes and site.options.dynamic is not False:
                 site.parts.update(changed_parts(guard, args, found))
             if isinstance(guard.expected, ClassState):
                 _learn_class(site, guard.expected)

@@ -103,6 +103,17 @@ def test_binding_is_that_of_cpython(fn):
         assert d.hits == hits, (n, kwargs)
 
 
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda f: f.__name__)
+def test_one_that_gives_its_function_has_it_behind_the_arguments(fn):
+    d = Dispatcher(fn, never, gives=True)
+    d.add(entry_for(d.n_flat))
+    for n, kwargs in itertools.product(range(5), KEYWORDS):
+        args = tuple(range(n))
+        expected = outcome(fn, args, kwargs)
+        got = outcome(d, args, kwargs)
+        assert got == ((*expected, fn) if type(expected) is tuple else expected), (n, kwargs)
+
+
 def test_binding_follows_the_defaults_of_the_moment():
     def f(a=1, *, k=2):
         return a, k

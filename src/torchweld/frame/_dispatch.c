@@ -1,6 +1,7 @@
 /* Dispatcher: takes the place of a Python function. It lays the arguments out as CPython would lay
    out the function's locals, runs the first entry whose guards succeed, or else asks `miss`. One
-   that is given a slot passes the call on to what its first argument has in that slot. */
+   that is given a slot passes the call on to what its first argument has in that slot. One that
+   gives its function has it as last flat argument: entries are for all functions of its code. */
 #include "_frame.h"
 
 #include <structmember.h>
@@ -19,7 +20,7 @@ typedef struct {
     PyObject *names;            /* of the parameters, without *args and **kwargs */
     Py_ssize_t n_positional, n_named, n_flat;
     bool simple;                /* only positional parameters */
-    char enabled;
+    char enabled, gives;
     unsigned long long hits;
 } TwDispatcher;
 
@@ -49,7 +50,7 @@ read_layout(TwDispatcher *d)
     }
     d->n_positional = code->co_argcount;
     d->n_named = n_named;
-    d->n_flat = tw_code_n_flat(code);
+    d->n_flat = tw_code_n_flat(code) + d->gives;
     d->simple = d->n_flat == d->n_positional;
     Py_XSETREF(d->names, names);
     Py_XSETREF(d->code, code);
@@ -115,7 +116,8 @@ find_name(const TwDispatcher *d, PyObject *name, Py_ssize_t first)
 static int
 bind_keywords(TwDispatcher *d, PyObject *const *values, PyObject *kwnames, Flat *flat)
 {
-    PyObject *extra = d->code->co_flags & CO_VARKEYWORDS ? flat->values[d->n_flat - 1] : NULL;
+    bool takes_all = d->code->co_flags & CO_VARKEYWORDS;
+    PyObject *extra = takes_all ? flat->values[d->n_flat - 1 - d->gives] : NULL;
 
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(kwnames); i++) {
         PyObject *name = PyTuple_GET_ITEM(kwnames, i);
@@ -204,6 +206,9 @@ bind(TwDispatcher *d, PyObject *const *args, Py_ssize_t n_args, PyObject *kwname
         if (flat->values[at] == NULL) {
             return ERROR;
         }
+    }
+    if (d->gives) {
+        flat->values[d->n_flat - 1] = Py_NewRef(d->fn);
     }
     if (kwnames != NULL) {
         status = bind_keywords(d, args + n_args, kwnames, flat);
@@ -333,12 +338,14 @@ dispatcher_call(TwDispatcher *d, PyObject *const *args, size_t nargsf, PyObject 
 static PyObject *
 dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"fn", "miss", "slot", NULL};
+    static char *names[] = {"fn", "miss", "slot", "gives", NULL};
     PyObject *fn, *miss, *slot = NULL;
+    int gives = 0;
     TwDispatcher *d;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|O!:Dispatcher", names, &PyFunction_Type,
-                                     &fn, &miss, &PyMemberDescr_Type, &slot)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O|O!p:Dispatcher", names,
+                                     &PyFunction_Type, &fn, &miss, &PyMemberDescr_Type, &slot,
+                                     &gives)) {
         return NULL;
     }
     if (slot != NULL && ((PyMemberDescrObject *)slot)->d_member->type != T_OBJECT_EX) {
@@ -358,6 +365,7 @@ dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     d->miss = Py_NewRef(miss);
     d->slot = Py_XNewRef(slot);
     d->enabled = 1;
+    d->gives = (char)gives;
     if (read_layout(d) < 0) {
         Py_CLEAR(d);
     }

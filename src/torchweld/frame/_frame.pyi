@@ -93,6 +93,7 @@ class Dispatcher:
         fn: FunctionType,
         miss: Callable[[Dispatcher, tuple[object, ...]], Entry | None],
         slot: MemberDescriptorType | None = ...,
+        gives: bool = ...,
     ) -> Dispatcher: ...
     @property
     def fn(self) -> FunctionType: ...
