@@ -15,7 +15,7 @@ from torchweld.ir.region import Resume
 from torchweld.ir.source import Attr, Item, Local, Source
 from torchweld.sites import Site
 
-CODES = ("W102", "W105")  # of breaks at such a step
+CODES = ("W102", "W105", "W124")  # of breaks at such a step
 _MANY = 16  # of numbers in a list, so many are looked at
 _NO_DIM = 99
 _FLAT = (int, float)

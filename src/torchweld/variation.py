@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from types import FunctionType
 from typing import Any
@@ -15,7 +16,7 @@ from torchweld.capture.predicates import SameNumber
 from torchweld.capture.session import pinned
 from torchweld.frame.program import tensor_codes
 from torchweld.ir.guard import Guard
-from torchweld.ir.source import InstanceDict, Item, Source
+from torchweld.ir.source import Applied, InstanceDict, Item, Source
 from torchweld.sites import Made, Site
 
 
@@ -78,9 +79,24 @@ def _learn_function(site: Site, guard: Guard, args: tuple[object, ...],
 
 def _learn_length(site: Site, guard: Guard, args: tuple[object, ...],
                   found: dict[Source, object]) -> None:  # fmt: skip
-    now = _now(guard, args, found)
-    if type(now) is list and len(now) != guard.expected:
-        site.lengths.add(_source(guard))
+    now, source = _now(guard, args, found), _source(guard)
+    if not isinstance(now, list | tuple | dict) or len(now) == guard.expected:
+        return
+    if isinstance(source, Applied) and source.fn is tuple and _fills_up(source.base, args, site):
+        return
+    site.late.add(Applied.make(source, len))
+    if not isinstance(now, dict):
+        site.lengths.add(source)
+
+
+def _fills_up(source: Source, args: tuple[object, ...], site: Site) -> bool:
+    """Whether a deque is soon as long as it may be, and stays so."""
+    try:
+        found = load(source, args)
+    except Exception:
+        return False
+    return isinstance(found, deque) and found.maxlen is not None and (
+        found.maxlen < site.options.recompile_limit)  # fmt: skip
 
 
 def _holds_same(guard: Guard, args: tuple[object, ...]) -> bool:

@@ -183,10 +183,13 @@ def storm(fn, *calls, caplog):
 
 
 def test_the_limit_is_told_with_all_values(caplog):
-    def joined(x, xs):
-        return torch.cat(xs) + x.sum()
+    class Sequence(list):
+        pass
 
-    said = storm(joined, *(([X] * n,) for n in range(2, 13)), caplog=caplog)
+    def joined(x, xs):
+        return torch.cat([*xs]) + x.sum()
+
+    said = storm(joined, *((Sequence([X] * n),) for n in range(2, 13)), caplog=caplog)
     assert "`xs` had length 2, 3, 4, 5, 6, 7, 8, 9, has 10; pass one length" in said
     assert said.count(__file__) == 2  # the function, and the line that needs the length
 

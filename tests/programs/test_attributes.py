@@ -232,7 +232,7 @@ def test_class_level_list_grows():
 
         return program, Log.rows
 
-    check_made(make, (X,), graphs=2)
+    check_made(make, (X,))
 
 
 def test_setattr_getattr_delattr_by_name():

@@ -81,7 +81,7 @@ def instance_method_shadow():
     return f
 
 
-@program()
+@program(1)
 def list_len_guard():
     l = [1]
 

@@ -335,7 +335,7 @@ def test_global_list_grows():
 
         return program, rows
 
-    check_made(make, (X,), graphs=2)
+    check_made(make, (X,))
 
 
 def test_del_of_list_items_from_outside():

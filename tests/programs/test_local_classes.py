@@ -70,7 +70,7 @@ def test_the_body_runs_once_per_call_and_reads_locals():
 
         return program, log
 
-    check_made(make, (X, 1), (X, 2), graphs=4)
+    check_made(make, (X, 1), (X, 2), graphs=2)
 
 
 def test_super_and_class_cell():

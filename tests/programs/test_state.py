@@ -15,7 +15,7 @@ PROGRAMS = Programs()
 program = PROGRAMS.program
 
 
-@program()
+@program(2)
 def counter_state():
     class S:
         pass
@@ -34,7 +34,7 @@ def counter_state():
     return f
 
 
-@program()
+@program(1)
 def closure_state():
     k = 0
     seen = []
@@ -48,7 +48,7 @@ def closure_state():
     return f
 
 
-@program()
+@program(1)
 def mutable_default():
     def f(x, y, n, acc=[]):
         acc.append(n)
@@ -320,7 +320,7 @@ def slots_state():
     return f
 
 
-@program()
+@program(2)
 def frozen_dc():
     @dataclasses.dataclass(frozen=True)
     class C:

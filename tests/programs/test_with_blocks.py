@@ -102,7 +102,7 @@ def test_return_from_inside_a_with():
 
         return program, log
 
-    check_made(make, (X,), graphs=2)
+    check_made(make, (X,))
 
 
 def test_exit_stack_nullcontext_suppress_closing():

@@ -115,6 +115,12 @@ _ROWS = (
         "object that does something when it is dropped",
         "none needed: the frame runs eagerly, so that it is dropped where Python drops it",
     ),
+    (
+        "W124",
+        "number of rounds or items that differs from call to call",
+        "none needed: what is around it is compiled once; or pad to one length, or stack the items "
+        "into a Tensor before the call",
+    ),
     # graph, lower, fuse, codegen: W2xx
     ("W201", "graph cannot be made functional", "report it with the graph from TORCHWELD_DUMP"),
     ("W202", "operator without a lowering runs in ATen", "none needed"),

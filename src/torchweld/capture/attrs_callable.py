@@ -26,6 +26,7 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.number import RangeValue
+from torchweld.capture.values.sequences import UnreadTuple
 
 
 def _super_attr(cap: Capture, obj: SuperValue, name: str, cont: Cont | None) -> None:
@@ -182,7 +183,7 @@ def _slice_attr(cap: Capture, obj: SliceValue | RangeValue, name: str,
 
 for _family, _handler in (
     (SuperValue, _super_attr), (FunctionValue, _functionvalue_attr), (BoundValue, _bound_attr),
-    (PartialValue, _partial_attr), (TupleValue, _tuple_attr), (CellValue, _cell_attr),
-    (SliceValue, _slice_attr), (RangeValue, _slice_attr),
+    (PartialValue, _partial_attr), (TupleValue, _tuple_attr), (UnreadTuple, _tuple_attr),
+    (CellValue, _cell_attr), (SliceValue, _slice_attr), (RangeValue, _slice_attr),
 ):  # fmt: skip
     GETATTR.add(_family, _handler)

@@ -81,6 +81,7 @@ class ClassState:
         """Whether the capture may have read an attribute: by its name, or because it means
         something to Python, torch or another library that made a base."""
         special = name == "_fields" or (name.startswith("__") and name.endswith("__"))
+        special = special and name != _REMEMBERED
         return special or name in self.names or ALL in self.names or any(
             name in vars(base) for base in self.mro if not is_users(base))
 
@@ -99,6 +100,10 @@ class ClassState:
                 was, is_ = before.get(name, _GONE), now.get(name, _GONE)
                 if was is not is_:
                     yield base, name, was, is_
+
+
+# what the first copy or pickle of an instance leaves in its class
+_REMEMBERED = "__slotnames__"
 
 
 def _same(a: object, b: object) -> bool:

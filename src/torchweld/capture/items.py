@@ -20,6 +20,7 @@ from torchweld.capture.generator_frames import resume
 from torchweld.capture.instances import VarsValue
 from torchweld.capture.kernels import is_kernel, kernel_with_grid
 from torchweld.capture.numbers import apart, is_open, range_iterator, runs_apart
+from torchweld.capture.open_numbers import steps_apart
 from torchweld.capture.ops import (
     changed,
     check_index,
@@ -55,8 +56,10 @@ from torchweld.capture.values.base import (
 )
 from torchweld.capture.values.number import RangeValue
 from torchweld.capture.values.owned import OwnedValue, ProxyValue
-from torchweld.capture.values.sequences import DequeValue, GrowingList
+from torchweld.capture.values.sequences import DequeValue, GrowingList, UnreadTuple
 from torchweld.capture.wrap import complete, has_key, need_frozen, read_key, set_order
+
+_NO_SLICES = "sequence index must be integer, not 'slice'"
 
 
 # ----------------------------------------------------------------------- items
@@ -197,27 +200,23 @@ def sequence_item(cap: Capture, box: ListValue | TupleValue, key: Value) -> Valu
         raise refuse("W107", f"index of type {key.cls().__name__}", cap.loc()) from None
     if isinstance(index, slice):
         if isinstance(box, DequeValue):
-            raise _no_slices()
-        part = box.items[index]
+            raise raised(TypeError, _NO_SLICES)
         if isinstance(box, ListValue):
-            cap.force_items(box.items)
-            return ListValue(box.items[index])
-        return TupleValue(part, box.kind if box.kind is torch.Size else tuple)
+            return ListValue([*cap.force_items(box.items)[index]])
+        return TupleValue(box.items[index], box.kind if box.kind is torch.Size else tuple)
     try:
         i = operator.index(index)
     except TypeError:
         raise raised(TypeError, f"{box.cls().__name__} indices must be integers or slices, not "
                                 f"{type(index).__name__}") from None  # fmt: skip
+    if isinstance(box, GrowingList | UnreadTuple) and (found := box.beside(i)) is not None:
+        return cap.force(found)
     try:
         box.items[i] = cap.force(box.items[i])
     except IndexError:
         name = "tuple" if isinstance(box, TupleValue) else box.cls().__name__
         raise raised(IndexError, f"{name} index out of range") from None
     return box.items[i]  # type: ignore[return-value]
-
-
-def _no_slices() -> Raised:
-    return raised(TypeError, "sequence index must be integer, not 'slice'")
 
 
 def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
@@ -245,7 +244,7 @@ def set_item(cap: Capture, obj: Value, key: Value, value: Value) -> None:
             try:
                 if isinstance(index, slice):
                     if isinstance(box, DequeValue):
-                        raise _no_slices()
+                        raise raised(TypeError, _NO_SLICES)
                     box.items[index] = list_of(cap, value)
                 else:
                     box.items[operator.index(index)] = value
@@ -280,7 +279,7 @@ def del_item(cap: Capture, obj: Value, key: Value) -> None:
     elif isinstance(box, ListValue):
         cap.force_items(box.items)
         if isinstance(box, DequeValue) and isinstance(key, Const) and isinstance(key.obj, slice):
-            raise _no_slices()
+            raise raised(TypeError, _NO_SLICES)
         try:
             del box.items[constant(key)]
         except NotConstant:
@@ -339,7 +338,7 @@ def plain_iterator(cap: Capture, x: Value) -> IteratorValue | None:
     match x:
         case IteratorValue():
             return x
-        case GrowingList() if x.open is not None and x.source in cap.sizes.varying.lengths:
+        case GrowingList() | UnreadTuple() if steps_apart(cap, x):
             return apart(cap, x, type(iter([])), lambda: sequence_iterator(cap, x))
         case ListValue() | TupleValue():
             return sequence_iterator(cap, x)

@@ -29,6 +29,7 @@ from torchweld.capture.values.base import (
     TensorValue,
     TupleValue,
 )
+from torchweld.capture.values.sequences import GrowingList, UnreadTuple
 from torchweld.capture.values.unread import PassedTensor, twin_of
 from torchweld.ir.expr import Expr
 from torchweld.ir.nested import memory_of
@@ -213,7 +214,7 @@ def _function(like: Likeness, x: FunctionValue) -> None:
 
 _WALKS: dict[type, Callable[[Likeness, Any], None]] = {
     TensorValue: _tensor, PassedTensor: _tensor, Lazy: _lazy, ListValue: _list,
-    TupleValue: _tuple, DictValue: _dict, SetValue: _set, InstanceValue: _instance,
-    SliceValue: _slice, BoundValue: _bound,
+    GrowingList: _list, TupleValue: _tuple, UnreadTuple: _tuple, DictValue: _dict,
+    SetValue: _set, InstanceValue: _instance, SliceValue: _slice, BoundValue: _bound,
     PartialValue: _partial, CellValue: _cell, FunctionValue: _function, SizeValue: _size,
 }  # fmt: skip

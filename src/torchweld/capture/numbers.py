@@ -22,6 +22,7 @@ from torchweld.base.errors import GraphBreak
 from torchweld.capture import polyfills
 from torchweld.capture.fx_build import unknown
 from torchweld.capture.late import LEAF, Decided, LateNumber, evaluated
+from torchweld.capture.open_numbers import steps_apart
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
 from torchweld.capture.symbolic import is_owned, is_varying, number_value
@@ -34,7 +35,7 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.number import SAMPLE, GraphNumber, RangeValue
-from torchweld.capture.values.sequences import GrowingList
+from torchweld.capture.values.sequences import GrowingList, UnreadTuple
 from torchweld.ir.graph import LOC, VAL
 from torchweld.ir.nested import memory_of, tensors_in
 from torchweld.ir.size_makers import holds_number
@@ -118,7 +119,7 @@ def apart(cap: Capture, x: Value, kind: type,
 
     def step() -> Value | None:
         if unrolled is None or _is_loop(cap):
-            raise refuse("W102", RUNS_APART, cap.loc())
+            raise refuse("W124", RUNS_APART, cap.loc())
         inner = unrolled()
         it.step, it.remake = inner.step, inner.remake
         return it.step()
@@ -155,8 +156,7 @@ def iterable_text(r: Any, x: Value) -> str:
     cap = r.cap
     if isinstance(x, TensorValue) and x.fake.dim() and runs_apart(cap, x.fake.shape[0]):
         return _apart_text(r, x)
-    if isinstance(x, GrowingList) and x.open is not None and (
-            x.source in cap.sizes.varying.lengths):  # fmt: skip
+    if isinstance(x, GrowingList | UnreadTuple) and steps_apart(cap, x):
         return _apart_text(r, x)
     if isinstance(x, RangeValue) and not is_varying(x.parts[2]) and x.parts[2].obj != 0 and (
             runs_apart(cap, _count(cap, x))):  # fmt: skip

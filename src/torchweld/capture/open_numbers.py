@@ -26,13 +26,14 @@ from torchweld.capture.values.base import (
     Value,
 )
 from torchweld.capture.values.number import SAMPLE, GraphNumber
+from torchweld.capture.values.sequences import GrowingList, UnreadTuple
 from torchweld.frame.liveness import ends_loop
 from torchweld.ir.graph import ASKED
 from torchweld.ir.raising import base_name
 from torchweld.ir.region import Region
 from torchweld.ir.run_time_float import run_time_float
 from torchweld.ir.size_makers import holds_number
-from torchweld.ir.source import Source
+from torchweld.ir.source import Applied, Source
 
 if TYPE_CHECKING:
     from torchweld.capture.fx_build import GraphBuilder
@@ -250,7 +251,7 @@ def ask(cap: Capture, frame: VFrame, *given: Value) -> None:
     before, then = frame.asked.setdefault(frame.ip, (question, n_calls))
     if before != question and (cap.sizes.varying.many or (
             n_calls > then and ends_loop(frame.code, frame.ip - 1))):  # fmt: skip
-        raise refuse("W102", "how often this loop runs differs from call to call", cap.loc())
+        raise refuse("W124", "how often this loop runs differs from call to call", cap.loc())
     read = {s for x in given if isinstance(x, LateNumber) and not x.drawn for s in _sources(x)}
     if len(read) > 1 and any(type(cap.late.leaves[s].now) is not int for s in read):
         raise refuse("W102", "it depends on several numbers that differ from call to call",
@@ -262,6 +263,29 @@ def keep_apart(cap: Capture, why: str) -> None:
     be left."""
     if (cap.sizes.varying.many or cap.is_rest) and _can_break(cap):
         raise refuse("W102", why, cap.loc())
+
+
+_SHORT = 2  # windows of the last two are filled by then
+
+
+def keep_closed(cap: Capture, source: Source, n: int) -> None:
+    """All items of a list or tuple are asked for, of which there are n now. Errors: GraphBreak, if
+    their number was seen to vary."""
+    if n > _SHORT and _has_varied(cap, source) and not cap.builder.bodies:
+        raise refuse("W124", "how long this list is differs from call to call", cap.loc())
+
+
+def steps_apart(cap: Capture, x: GrowingList | UnreadTuple) -> bool:
+    """Whether a loop over a list or tuple that was not read is not unrolled."""
+    if x.open is None or x.source is None:
+        return False
+    noted = isinstance(x, GrowingList) and x.source in cap.sizes.varying.lengths
+    return noted or _has_varied(cap, x.source)
+
+
+def _has_varied(cap: Capture, source: Source) -> bool:
+    """Whether lists, or tuples, of several lengths were found here by the same code."""
+    return source in cap.sizes.varying.lengths and Applied.make(source, len) in cap.late.sources
 
 
 def _can_break(cap: Capture) -> bool:

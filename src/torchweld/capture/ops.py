@@ -53,8 +53,9 @@ from torchweld.capture.values.base import (
     constant,
 )
 from torchweld.capture.values.owned import OwnedValue
-from torchweld.capture.values.sequences import DequeValue
+from torchweld.capture.values.sequences import DequeValue, GrowingList, UnreadTuple
 from torchweld.capture.wrap import complete, file_key, need_frozen
+from torchweld.ir.source import Applied, Source
 
 # symbol -> (function on real values, special method, reflected special method)
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
@@ -216,19 +217,39 @@ def plain_truth(cap: Capture, x: Value) -> bool:
             raise late_text(cap)
         case ArrayValue():
             raise untold(cap)
-        case ListValue() | TupleValue():
-            return bool(x.items)
-        case DictValue():
-            return length(cap, x) > 0
+        case ListValue() | TupleValue() | DictValue() | ViewValue():
+            n = counted(cap, x)
+            return plain_truth(cap, n) if is_varying(n) else length(cap, x) > 0
         case SetValue():
             return bool(x.items)
-        case ViewValue():
-            return length(cap, x.of) > 0
         case InstanceValue() if any(mro_lookup(x.klass, n) is not MISSING
                                     for n in ("__bool__", "__len__")):  # fmt: skip
             raise refuse("W107", f"bool() of a {x.klass.__name__}", cap.loc())
         case _:
             return True
+
+
+def counted(cap: Capture, x: Value) -> Value:
+    """len(x) where no user code runs: a number that varies if it did so before."""
+    box = x.of if isinstance(x, ViewValue) else x
+    place = _place_of_length(cap, box)
+    if place is None:
+        return Const(length(cap, x))
+    n = cap.wrap(len(box.real), place)  # type: ignore[attr-defined]
+    added = len(box.tail) if isinstance(box, GrowingList) else 0  # behind what the frame was given
+    return (cap.late.binary("+", n, Const(added)) or n) if added else n
+
+
+def _place_of_length(cap: Capture, x: Value) -> Source | None:
+    """Where the length of a container is found that varies; None if it is known."""
+    is_read = not (isinstance(x, GrowingList | UnreadTuple) and x.open is not None) and not (
+        isinstance(x, DictValue) and not x.complete and not x.changed)  # fmt: skip
+    if is_read or x.source is None:
+        return None
+    is_deque = isinstance(x, DequeValue)
+    place = Applied.make(Applied.make(x.source, tuple) if is_deque else x.source, len)
+    forgets = isinstance(x, DequeValue) and x.maxlen is not None and x.tail
+    return place if place in cap.late.sources and not forgets else None
 
 
 def length(cap: Capture, x: Value) -> int:

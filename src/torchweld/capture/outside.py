@@ -67,7 +67,7 @@ def _step_of(cap: Capture, obj: Any, source: Source) -> Step:
     make = _STEPS.get(type(obj))
     if make is None:
         if type(obj) is map and obj.__reduce__()[1][0] is itself:
-            raise refuse("W102", RUNS_APART, cap.loc())
+            raise refuse("W124", RUNS_APART, cap.loc())
         raise refuse("W107", f"an iterator of type {type(obj).__name__} that has begun", cap.loc(),
                      "iterate over a list or another container")  # fmt: skip
     reduced = Reduced.make(source)

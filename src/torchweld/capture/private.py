@@ -32,6 +32,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.capture.values.sequences import UnreadTuple
 
 # what Python's code makes of a class: methods of dataclasses, of named tuples
 _MADE = (types.FunctionType, property, classmethod, staticmethod)
@@ -176,6 +177,6 @@ def _constant(cap: Capture, x: Value) -> Any:
 
 
 _MAKERS: dict[type, Any] = {
-    FunctionValue: _function, TupleValue: _tuple, ListValue: _list, DictValue: _dict,
-    SetValue: _constant, SliceValue: _constant,
+    FunctionValue: _function, TupleValue: _tuple, UnreadTuple: _tuple, ListValue: _list,
+    DictValue: _dict, SetValue: _constant, SliceValue: _constant,
 }  # fmt: skip

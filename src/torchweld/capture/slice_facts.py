@@ -29,6 +29,7 @@ from torchweld.capture.values.base import (
     TupleValue,
     Value,
 )
+from torchweld.capture.values.sequences import GrowingList, UnreadTuple
 from torchweld.capture.values.unread import look_alike
 from torchweld.capture.wrap import keys_in_order
 from torchweld.frame.program import tensor_codes
@@ -291,6 +292,8 @@ _PARTS: dict[type, Callable[[Any], Iterable[Any]]] = {
     DictValue: lambda x: (*x.items.values(), *x.keys.values(), x.factory),
     ListValue: lambda x: x.items,
     TupleValue: lambda x: x.items,
+    GrowingList: lambda x: x.tail,
+    UnreadTuple: lambda x: () if x.open is not None else x.items,
     CellValue: lambda x: (x.contents,),
     BoundValue: lambda x: (x.func, x.self_),
     PartialValue: lambda x: (x.func, *x.args, *x.kwargs.values()),

@@ -22,6 +22,7 @@ from torchweld.capture.argument_kinds import oddity
 from torchweld.capture.identity_keys import read_under_tensor, weak_key
 from torchweld.capture.kernels import CYTHON, is_kernel
 from torchweld.capture.namespaces import is_globals, open_globals
+from torchweld.capture.open_numbers import keep_closed
 from torchweld.capture.originals import watch_original
 from torchweld.capture.plain_classes import guard_context, is_plain, is_typing, wrap_plain
 from torchweld.capture.predicates import (
@@ -62,8 +63,7 @@ from torchweld.capture.values.base import (
     Value,
     hash_key,
 )
-from torchweld.capture.values.sequences import DequeValue, GrowingList
-from torchweld.frame.points import CALLEE
+from torchweld.capture.values.sequences import DequeValue, GrowingList, UnreadTuple
 from torchweld.frame.program import tensor_codes
 from torchweld.ir.source import (
     Applied,
@@ -71,7 +71,6 @@ from torchweld.ir.source import (
     CellContents,
     InstanceDict,
     Item,
-    Local,
     Source,
     is_passed,
 )
@@ -179,28 +178,25 @@ def _generator(cap: Capture, obj: torch.Generator, source: Source) -> Value:
 
 def _list(cap: Capture, obj: list[object], source: Source) -> Value:
     cap.guard("type", source, list)
-    if (cap.is_rest and _is_handed_over(source)) or source in cap.sizes.varying.lengths:
-        return GrowingList(lambda: _items_of(cap, obj, source), source, obj)
-    return ListValue(_items_of(cap, obj, source), source, obj)
+    return GrowingList(lambda known: _items_of(cap, obj, source, known), source, obj)
 
 
 def _deque(cap: Capture, obj: collections.deque[object], source: Source) -> Value:
     """A deque: guards can index a tuple of it."""
     cap.guard("type", source, collections.deque)
     cap.guard("equal", Attr.make(source, "maxlen"), obj.maxlen)
-    items = Applied.make(source, tuple)
-    return DequeValue([], obj.maxlen, lambda: _items_of(cap, tuple(obj), items), source, obj)
+
+    def read(known: bool) -> list[Slot]:
+        return _items_of(cap, tuple(obj), Applied.make(source, tuple), known)
+
+    return DequeValue([], obj.maxlen, read, source, obj)
 
 
-def _is_handed_over(source: Source) -> bool:
-    """Whether a value is part of the state with which the rest of a frame is called."""
-    inner = isinstance(source, Item)
-    while isinstance(source, Item):
-        source = source.base
-    return isinstance(source, Local) and (not inner or source.name == CALLEE[1])
-
-
-def _items_of(cap: Capture, obj: list[Any] | tuple[Any, ...], source: Source) -> list[Slot]:
+def _items_of(cap: Capture, obj: list[Any] | tuple[Any, ...], source: Source,
+              known: bool) -> list[Slot]:  # fmt: skip
+    """known: whether the code says how many there are."""
+    if not known:
+        keep_closed(cap, source, len(obj))
     cap.guard("length", source, len(obj))
     return _lazy_items(obj, source)
 
@@ -208,8 +204,7 @@ def _items_of(cap: Capture, obj: list[Any] | tuple[Any, ...], source: Source) ->
 def _tuple(cap: Capture, obj: tuple[object, ...], source: Source) -> Value:
     kind = type(obj)
     cap.guard("type", source, kind)
-    cap.guard("length", source, len(obj))
-    return TupleValue(_lazy_items(obj, source), kind, source)
+    return UnreadTuple(lambda known: _items_of(cap, obj, source, known), kind, source, obj)
 
 
 def _lazy_items(obj: list[Any] | tuple[Any, ...], source: Source) -> list[Slot]:

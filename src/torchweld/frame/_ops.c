@@ -111,16 +111,17 @@ static int
 op_item_seq(TwRun *run, const TwInstr *in)
 {
     PyObject *seq = run->regs[in->src];
+    bool is_tuple = PyTuple_Check(seq);
 
-    if (PyTuple_Check(seq)) {
-        return in->aux < PyTuple_GET_SIZE(seq)
-            ? put_borrowed(run, in, PyTuple_GET_ITEM(seq, in->aux)) : TW_FAIL;
+    if (!is_tuple && !PyList_Check(seq)) {
+        return TW_FAIL;
     }
-    if (PyList_Check(seq)) {
-        return in->aux < PyList_GET_SIZE(seq)
-            ? put_borrowed(run, in, PyList_GET_ITEM(seq, in->aux)) : TW_FAIL;
+    Py_ssize_t n = is_tuple ? PyTuple_GET_SIZE(seq) : PyList_GET_SIZE(seq);
+    Py_ssize_t at = in->aux < 0 ? in->aux + n : in->aux;    /* from the end, as in Python */
+    if (at < 0 || at >= n) {
+        return TW_FAIL;
     }
-    return TW_FAIL;
+    return put_borrowed(run, in, is_tuple ? PyTuple_GET_ITEM(seq, at) : PyList_GET_ITEM(seq, at));
 }
 
 static int

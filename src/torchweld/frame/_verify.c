@@ -112,7 +112,6 @@ check_operands(TwProgram *p, Py_ssize_t at)
     switch (in->op) {
     case TW_OP_ARG:
         return in->aux >= 0 && in->aux < p->n_args ? 0 : refuse(at, "no such argument");
-    case TW_OP_ITEM_SEQ:
     case TW_OP_CLOSURE:
     case TW_OP_LEN:
         return in->aux >= 0 ? 0 : refuse(at, "aux is negative");

@@ -29,7 +29,7 @@ from torchweld.capture.ops import (
     binary,
     check_index,
     check_length,
-    length,
+    counted,
     payload,
     real_call,
     truth,
@@ -101,7 +101,7 @@ def len_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     if isinstance(x, TensorValue) and x.fake.ndim:
         cap.deliver(number_value(x.fake.shape[0]), cont)
         return
-    cap.deliver(Const(length(cap, payload(x))), cont)
+    cap.deliver(counted(cap, payload(x)), cont)
 
 
 @function(getattr)

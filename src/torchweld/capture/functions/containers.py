@@ -25,8 +25,8 @@ from torchweld.capture.items import (
 )
 from torchweld.capture.ops import (
     changed,
+    counted,
     filed_key,
-    length,
     payload,
     says_its_keys,
     user_method,
@@ -151,17 +151,17 @@ def _none(cap: Capture, cont: Cont | None) -> None:
 @method(list, "append")
 def list_append(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
     box = payload(args[0])
-    grows = isinstance(box, GrowingList) and box.open is not None
-    append(cap, box if grows else _list(cap, args[0]), args[1])  # type: ignore[arg-type]
+    append(cap, box if isinstance(box, GrowingList) else _list(cap, args[0]), args[1])
     _none(cap, cont)
 
 
 @method(list, "extend")
 def list_extend(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    box = _list(cap, args[0])
+    given = payload(args[0])
+    box = given if isinstance(given, GrowingList) else _list(cap, args[0])
 
     def fill(items: list[Value]) -> None:
-        box.items.extend(items)
+        (box.tail if isinstance(box, GrowingList) else box.items).extend(items)
         changed(cap, box)
         _none(cap, cont)
 
@@ -325,7 +325,7 @@ def delitem(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None
 
 @method((list, tuple, set, frozenset, *DICTS), "__len__")
 def len_method(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
-    cap.deliver(Const(length(cap, payload(args[0]))), cont)
+    cap.deliver(counted(cap, payload(args[0])), cont)
 
 
 @method((list, tuple, set, frozenset, *DICTS), "__contains__")

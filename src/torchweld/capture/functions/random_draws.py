@@ -19,6 +19,7 @@ from torchweld.capture.state import Cont, refuse
 from torchweld.capture.tables import FUNCTIONS, METHODS, NAMED
 from torchweld.capture.values.base import NONE, ArrayValue, Const, ListValue, Value, constant
 from torchweld.capture.values.owned import OwnedValue
+from torchweld.capture.values.sequences import GrowingList
 
 Args = list[Value]
 Kwargs = dict[str, Value]
@@ -95,7 +96,8 @@ def _whole(name: str) -> Any:
             run(cap, getattr(random.Random, name), args, kwargs, cont)
             return
         method = getattr(random.Random, name)
-        if name == "shuffle" and len(args) == 2 and type(args[1]) is ListValue and not kwargs:
+        lists = (ListValue, GrowingList)
+        if name == "shuffle" and len(args) == 2 and type(args[1]) in lists and not kwargs:
             _arrays().shuffle_list(cap, args[0], args[1], shuffled)
             cap.deliver(NONE, cont)
         elif name == "getstate":

@@ -23,6 +23,7 @@ from torchweld.capture.values.base import (
     Value,
     constant,
 )
+from torchweld.capture.values.sequences import GrowingList, UnreadTuple
 from torchweld.capture.wrap import complete
 from torchweld.frame.instr import Instr
 
@@ -195,7 +196,10 @@ def _unpack(cap: Capture, x: Value, limit: int | None, push: Callable[[list[Valu
     """The items of what is unpacked; no more than `limit` of what has no length."""
     if not iterable(cap, x):
         raise raised(TypeError, f"cannot unpack non-iterable {x.cls().__name__} object")
-    if limit is None or isinstance(payload(x), ListValue | TupleValue | DictValue | TensorValue):
+    box = payload(x)
+    if limit is not None and isinstance(box, GrowingList | UnreadTuple):
+        box.read(limit - 1)
+    if limit is None or isinstance(box, ListValue | TupleValue | DictValue | TensorValue):
         collect(cap, x, push)
     else:
         cap.call(Const(polyfills.first_items), [x, Const(limit)], {}, lambda made: push(
