@@ -41,8 +41,12 @@ def learn(site: Site, entries: Sequence[Made], args: tuple[object, ...],
             if guard.kind not in ("equal", "predicate") or type(known) not in NUMBERS:
                 continue
             now = _now(guard, args, found)
-            if type(now) is type(known) and now != known:
+            if type(now) in _EITHER.get(type(known), (type(known),)) and now != known:
                 site.late.add(_source(guard))
+
+
+# a number that is now an int and now a float varies too
+_EITHER = {int: (int, float), float: (int, float)}
 
 
 def _source(guard: Guard) -> Source:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+import numpy
 import pytest
 import torch
 from guard_twin import calls, graphs, same
@@ -407,3 +408,83 @@ def test_a_place_that_varies_and_is_out_of_range_is_eagers_error(backend):
             with pytest.raises(IndexError):
                 compiled(X, k)
     assert torchweld.statistics()["internal_errors"] == 0
+
+
+# ------------------------------------------------------------------ slices, and NumPy's integers
+SLICES = [slice(1, i) for i in range(2, 9)]
+
+
+def part(x, s):
+    return x[s] * 2
+
+
+def filled(x, s):
+    x = x.clone()
+    x[s] = 3
+    return x
+
+
+@pytest.mark.parametrize("fn", [part, filled], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("places", [SLICES, [(s, slice(2)) for s in SLICES]],
+                         ids=["slice", "slices"])  # fmt: skip
+def test_slices_that_differ_are_compiled_once(fn, places):
+    torchweld.reset()
+    compiled = torchweld.compile(fn)
+    x = torch.arange(144.0).view(12, 12)
+    for s in places:
+        torch.testing.assert_close(compiled(x, s), fn(x, s))
+    assert len(compiled.entries) == 2
+
+
+def zeros(x, n):
+    return torch.zeros(n) + x.sum()
+
+
+def upto(x, n):
+    return x[:n] * 2
+
+
+def at(x, n):
+    return x[n] * 2
+
+
+def narrowed(x, n):
+    return x.narrow(0, n, 2)
+
+
+def kept(x, n):
+    return x[:n], n, n + 1
+
+
+def times(x, n):
+    for _ in range(n):
+        x = (x * 2).sin().cos()
+    return x
+
+
+@pytest.mark.parametrize("fn", [zeros, upto, at, narrowed, kept, times], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kind", [numpy.int64, numpy.int32])
+def test_sizes_of_numpy_that_differ_are_compiled_once(fn, kind):
+    torchweld.reset()
+    compiled = torchweld.compile(fn)
+    x = torch.arange(12.0)
+    for n in range(2, 9):
+        got, wanted = compiled(x, kind(n)), fn(x, kind(n))
+        torch.testing.assert_close(got, wanted)
+        if fn is kept:
+            assert [type(i) for i in got] == [type(i) for i in wanted]
+    assert len(compiled.entries) == (3 if fn is times else 2)
+
+
+def test_a_number_that_is_now_an_int_and_now_a_float_is_compiled_for_both():
+    def scaled(x, n):
+        return x * n
+
+    torchweld.reset()
+    compiled = torchweld.compile(scaled)
+    x = torch.arange(4)
+    for n in (2, 2.5, 3, 3.5, 1, 1.0, 0, -0.0):
+        got, wanted = compiled(x, n), scaled(x, n)
+        assert got.dtype == wanted.dtype
+        assert torch.equal(got, wanted)
+    assert len(compiled.entries) == 3

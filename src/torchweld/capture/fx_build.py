@@ -558,7 +558,7 @@ class GraphBuilder:
             case TensorValue() | SizeValue():
                 return leaf(x)
             case LateNumber() if not x.fixed:
-                made = self.sizes.number(x)
+                made = self.sizes.given(x)
                 return x.obj if made is None else leaf(made)
             case ListValue() if x.cls() is list:
                 return [self._convert(i, leaf) for i in x.items]

@@ -42,6 +42,7 @@ AddGuard = Callable[[str, Source, object], None]
 _NUMBERS = (int, float)
 # NumPy's, which are computed with as they are; what is decided by one fixes it
 _SCALARS = (np.float64, np.float32, np.int64, np.int32)
+INTEGERS = _SCALARS[2:]
 NUMBERS = (*_NUMBERS, *_SCALARS)
 _INFIX = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
           "//": operator.floordiv, "%": operator.mod, "**": operator.pow,

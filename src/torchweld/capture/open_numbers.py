@@ -189,7 +189,7 @@ def _settled(sizes: Sizes, target: Any, place: int | str, x: Value, args: list[V
             return Held(x)
     if not isinstance(x, LateNumber):
         raise NotConstant
-    made = sizes.number(x)
+    made = sizes.given(x)
     if made is None:
         x.fix()
     return x if made is None else made

@@ -20,7 +20,7 @@ from torch.fx import Graph, Node
 from torchweld.base.errors import PromiseError
 from torchweld.capture.by_data import DataSizes, Made
 from torchweld.capture.class_state import ClassAttr
-from torchweld.capture.late import AddGuard, LateNumber
+from torchweld.capture.late import INTEGERS, AddGuard, LateNumber
 from torchweld.capture.named_sources import Listed
 from torchweld.capture.promises import Promised, Wiring
 from torchweld.capture.values.base import (
@@ -46,7 +46,7 @@ from torchweld.ir.size_node import hint_of, node_of, plain, symbolic
 from torchweld.ir.size_values import Loose
 from torchweld.ir.size_writer import SizeWriter
 from torchweld.ir.sizes import SizeEnv
-from torchweld.ir.source import Item, Source
+from torchweld.ir.source import Applied, Item, Source
 
 _ATEN = torch.ops.aten
 _READ = {"size": _ATEN.sym_size.int, "stride": _ATEN.sym_stride.int}
@@ -311,6 +311,12 @@ class Sizes:
         self.numbers[id(x)] = made
         self.kept.append(x)
         return made
+
+    def given(self, x: LateNumber) -> SizeValue | None:
+        """A late number that an operator gets as a size or place: one of NumPy's too."""
+        if type(x.now) not in INTEGERS or x.source is None or x.fixed or x.drawn:
+            return self.number(x)
+        return self.number(x.owner.leaf(int(x.now), Applied.make(x.source, int)))
 
     def hold(self, x: LateNumber, guard: AddGuard) -> None:
         """Guard what was promised of a number."""

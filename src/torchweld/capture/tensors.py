@@ -14,7 +14,7 @@ from torchweld.capture.attrs import from_python, mro_lookup, watch_method
 from torchweld.capture.grads import grad_of
 from torchweld.capture.handlers import tests_next
 from torchweld.capture.instances import MISSING
-from torchweld.capture.late import LateNumber
+from torchweld.capture.late import INTEGERS, LateNumber
 from torchweld.capture.numbers import item, tolist, whole_item
 from torchweld.capture.session import Capture
 from torchweld.capture.state import Cont, raised, refuse
@@ -343,8 +343,8 @@ def _varying_place(cap: Capture, x: Slot) -> SizeValue | None:
             _is_plain_index(x) and cap.builder.takes_data and not cap.builder.bodies):  # fmt: skip
         made = cap.builder.whole_number(x, cap.loc())
         return made if isinstance(made, SizeValue) else None
-    if isinstance(x, LateNumber) and not x.fixed and x.cls() is int:
-        return cap.sizes.number(x)
+    if isinstance(x, LateNumber) and not x.fixed and x.cls() in (int, *INTEGERS):
+        return cap.sizes.given(x)
     return x if isinstance(x, SizeValue) and x.cls() is int else None
 
 
@@ -354,7 +354,7 @@ def _is_plain_index(x: Slot) -> bool:
     if isinstance(x, TensorValue):  # torch takes places that are numbers first
         return x.fake.dtype not in (torch.bool, torch.uint8)
     return isinstance(x, Const) and (
-        x.cls() in (int, slice, types.NoneType, types.EllipsisType))  # fmt: skip
+        x.cls() in (int, slice, types.NoneType, types.EllipsisType, *INTEGERS))  # fmt: skip
 
 
 def _is_none(x: Slot) -> bool:

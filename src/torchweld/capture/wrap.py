@@ -41,6 +41,7 @@ from torchweld.capture.subclasses import (
     base_value,
     given_simple,
 )
+from torchweld.capture.symbolic import is_varying
 from torchweld.capture.user_keys import UserKey, user_key
 from torchweld.capture.values.base import (
     ArrayValue,
@@ -56,6 +57,7 @@ from torchweld.capture.values.base import (
     Mutable,
     PartialValue,
     SetValue,
+    SliceValue,
     Slot,
     TensorValue,
     TupleValue,
@@ -116,8 +118,6 @@ def passed_text(cap: Capture, obj: object, source: Source) -> Value:
 
 
 _BY_VALUE = frozenset(IMMUTABLE)
-
-
 _PYBIND = type(torch._C._InferenceMode)
 
 
@@ -150,6 +150,16 @@ def by_identity(cap: Capture, obj: object, source: Source) -> Value:
 def _equal(cap: Capture, obj: object, source: Source) -> Value:
     cap.guard("predicate", source, Equals(obj))
     return Const(obj, source)
+
+
+def _slice(cap: Capture, obj: slice, source: Source) -> Value:
+    """A slice of numbers by its parts, which may vary."""
+    parts = {n: getattr(obj, n) for n in ("start", "stop", "step")}
+    if not all(type(x) in (int, types.NoneType) for x in parts.values()):
+        return _equal(cap, obj, source)
+    cap.guard("type", source, slice)
+    a, b, c = (cap.wrap(x, Attr.make(source, n)) for n, x in parts.items())
+    return SliceValue((a, b, c)) if any(map(is_varying, (a, b, c))) else Const(obj, source)
 
 
 def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:
@@ -579,7 +589,7 @@ WRAPPERS.add(range, _equal)
 WRAPPERS.add(torch.device, _equal)
 WRAPPERS.add(torch.finfo, _equal)
 WRAPPERS.add(torch.iinfo, _equal)
-WRAPPERS.add(slice, _equal)
+WRAPPERS.add(slice, _slice)
 WRAPPERS.add(types.SimpleNamespace, _instance)
 for _callable in (functools._lru_cache_wrapper, operator.itemgetter, operator.attrgetter,
                   operator.methodcaller, re.Pattern, re.Match):  # fmt: skip

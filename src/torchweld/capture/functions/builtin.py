@@ -21,6 +21,7 @@ from torchweld.capture.generator_frames import drives, resume
 from torchweld.capture.handlers import tests_next
 from torchweld.capture.identity import same
 from torchweld.capture.items import del_item, get_item, get_iter, next_value, set_item
+from torchweld.capture.late import INTEGERS, LateNumber
 from torchweld.capture.numbers import range_of, whole_item
 from torchweld.capture.object_ids import identity_of
 from torchweld.capture.ops import (
@@ -467,6 +468,8 @@ def range_(cap: Capture, args: Args, kwargs: Kwargs, cont: Cont | None) -> None:
             if not holds_number(x.fake) or x.fake.numel() != 1 or not cap.builder.takes_data:
                 raise refuse("W102", "range() of a Tensor", cap.loc())
             args[i] = cap.builder.whole_number(x, cap.loc())
+        elif isinstance(x, LateNumber) and x.cls() in INTEGERS:
+            args[i] = cap.sizes.given(x) or x
     varying = range_of(args)
     if varying is not None:
         cap.deliver(varying, cont)
