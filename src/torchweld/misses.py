@@ -5,6 +5,7 @@ The guard programs answer with the number of an instruction; here it becomes a s
 
 from __future__ import annotations
 
+import enum
 import functools
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -12,10 +13,12 @@ from typing import Any
 
 import torch
 
+from torchweld.base.loc import NOWHERE
 from torchweld.capture.class_state import ClassState
 from torchweld.capture.guard_build import load
 from torchweld.capture.late import Decided
-from torchweld.capture.predicates import Equals, SameNumber
+from torchweld.capture.predicates import Equals, SameElements, SameNumber
+from torchweld.capture.session import is_library
 from torchweld.capture.size_guards import value_of
 from torchweld.frame.program import Entry, tensor_codes
 from torchweld.ir.guard import Guard, SizeRelation
@@ -42,10 +45,11 @@ _GONE = object()
 def why_missed(entries: Iterable[Entry], args: tuple[object, ...]) -> tuple[Miss, ...]:
     """What each entry's first failing guard is; the same reason once."""
     found: dict[Miss, None] = {}
-    for entry in entries:
+    kept = list(entries)
+    for entry in kept:
         at = entry.program.explain(args)
         if at >= 0:
-            found[_miss(entry, at, args)] = None
+            found[_miss(entry, at, args, kept)] = None
     return tuple(found)
 
 
@@ -72,7 +76,7 @@ def summary(entries: Sequence[Entry], args: tuple[object, ...]) -> str:
     return Miss(what, fix, last.why).text()
 
 
-def _miss(entry: Entry, at: int, args: tuple[object, ...]) -> Miss:
+def _miss(entry: Entry, at: int, args: tuple[object, ...], entries: Sequence[Entry]) -> Miss:
     guards: dict[int, Guard] = getattr(entry.program, "guards", {})
     guard = guards.get(at)
     if guard is None:
@@ -81,7 +85,15 @@ def _miss(entry: Entry, at: int, args: tuple[object, ...]) -> Miss:
         return Miss(f"`{name}` is not there any more")
     now = _GONE if guard.source is None else _now(guard.source, args)
     what, fix = _WORDS[guard.kind](guard, now, args)
-    return Miss(what, fix, guard.why)
+    if fix in _LEARNED and _values(guard, entries) < 2:
+        fix = _LEARNED[fix]
+    return Miss(what, fix, NOWHERE if is_library(guard.why.file) else guard.why)
+
+
+def _values(guard: Guard, entries: Sequence[Entry]) -> int:
+    """For how many values, of what this guard is about, something was compiled."""
+    return len({g.expected for e in entries for g in e.info.guards
+                if (g.kind, g.source) == (guard.kind, guard.source)})  # fmt: skip
 
 
 def _now(source: Source, args: tuple[object, ...]) -> object:
@@ -152,6 +164,12 @@ def shown(x: object) -> str:
     return said if len(said) <= _SHOWN else said[: _SHOWN - 3] + "..."
 
 
+def shown_set(x: object) -> str:
+    """A set with its elements, where they are few."""
+    said = repr(x) if isinstance(x, set | frozenset) else shown(x)
+    return said if len(said) <= _SHOWN else shown(x)
+
+
 @functools.cache
 def _dtypes() -> dict[int, str]:
     """libtorch's number of a dtype -> its name."""
@@ -181,7 +199,19 @@ def spec_words(spec: Sequence[Any]) -> str:
 
 # ---------------------------------------------------------------- guards in words
 Words = Callable[[Guard, object, tuple[object, ...]], tuple[str, str]]
-_FEW = "each size is compiled for itself: use few sizes"
+# what to do, where more than one kind of guard says so
+_NUMBER = "its value is needed there: pass it as a tensor, or keep it the same"
+_FEW = "each size is compiled for itself there: use few sizes"
+# the same where only one value was seen: what differs is learned from
+_LEARNED = {
+    _NUMBER: "none needed: from now on it is an input where its value is not needed",
+    _FEW: "none needed: unless dynamic=False it is a symbol from now on; mark_dynamic saves this",
+}
+_SPECIAL = "sizes 0 and 1 are compiled for themselves"
+_ONCE = "none needed: each of them is compiled once"
+_SETTLES = "none needed: each answer is compiled once"
+_HOOKS = "register hooks before the first call, and leave them"
+_MEMBERS = (bool, type(None), enum.Enum)
 
 
 def _name(guard: Guard) -> str:
@@ -196,25 +226,29 @@ def _one(kind: type) -> str:
 
 def _equal(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
     number = type(guard.expected) in (int, float) and type(now) in (int, float)
-    fix = "pass it as a tensor, or keep it the same" if number else "keep it the same"
+    few = isinstance(guard.expected, _MEMBERS) or now is None
+    fix = _NUMBER if number else _ONCE if few else "keep it the same"
     return f"{_name(guard)} was {shown(guard.expected)}, is {shown(now)}", fix
 
 
 def _identity(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
     old, new = shown(guard.expected), shown(now)
+    if isinstance(guard.expected, _MEMBERS):
+        return f"{_name(guard)} was {old}, is {new}", _ONCE
     if old == new:
         return f"{_name(guard)} is another object: {new}", "pass the same object again"
     return f"{_name(guard)} was {old}, is {new}", "pass the same object again"
 
 
 def _not_identity(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
-    return f"{_name(guard)} was not {shown(guard.expected)}, now it is", ""
+    return f"{_name(guard)} was not {shown(guard.expected)}, now it is", _ONCE
 
 
 def _type(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
     assert isinstance(guard.expected, type)
-    new = "not there" if now is _GONE else _one(type(now))
-    return f"{_name(guard)} was {_one(guard.expected)}, is {new}", "pass one type"
+    new = "not there" if now is _GONE else "None" if now is None else _one(type(now))
+    was = "None" if guard.expected is type(None) else _one(guard.expected)
+    return f"{_name(guard)} was {was}, is {new}", "pass one type"
 
 
 def _length(guard: Guard, now: Any, args: tuple[object, ...]) -> tuple[str, str]:
@@ -222,15 +256,33 @@ def _length(guard: Guard, now: Any, args: tuple[object, ...]) -> tuple[str, str]
         new = str(len(now))
     except TypeError:
         new = "none"
-    return f"{_name(guard)} had length {guard.expected}, has {new}", "pass one length"
+    hooks = _hooks(guard)
+    if hooks is not None:
+        return f"{hooks[0]} had {guard.expected} {hooks[1]}, has {new}", _HOOKS
+    what = f"{_name(guard)} had length {guard.expected}, has {new}"
+    return what, "pass one length, or one Tensor of all"
+
+
+def _hooks(guard: Guard) -> tuple[str, str] | None:
+    """Whose hooks a guard is about, and which; None if it is about something else."""
+    source = guard.source
+    key = str(getattr(source, "key", ""))
+    if not isinstance(source, Item) or not key.startswith("_") or not key.endswith("_hooks"):
+        return None
+    which = key.removeprefix("_global").strip("_").replace("_", " ")
+    if key.startswith("_global"):
+        return "`torch.nn.Module`", which
+    base = source.base
+    owner = base.base if isinstance(base, InstanceDict) else base
+    return f"`{place(owner)}`", which
 
 
 def _has_key(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
-    return f"{_name(guard)} had {guard.expected!r}, now it has not", ""
+    return f"{_name(guard)} had {guard.expected!r}, now it has not", _ONCE
 
 
 def _lacks_key(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
-    return f"{_name(guard)} had no {guard.expected!r}, now it has", ""
+    return f"{_name(guard)} had no {guard.expected!r}, now it has", _ONCE
 
 
 def _lacks_tensor(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
@@ -242,6 +294,9 @@ def _keys(guard: Guard, now: Any, args: tuple[object, ...]) -> tuple[str, str]:
     new = tuple(now) if isinstance(now, dict) else ()
     assert isinstance(guard.expected, tuple)
     old = guard.expected
+    hooks = _hooks(guard)
+    if hooks is not None:
+        return f"{hooks[0]} has other {hooks[1]}", _HOOKS
     if set(old) == set(new):
         return f"{_name(guard)} has its keys in another order", "keep the order"
     more = ", ".join(map(repr, [k for k in new if k not in old])) or "nothing"
@@ -268,7 +323,8 @@ def _tensor(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, s
         return f"{name} had {len(old[6])} dimensions, has {len(new[6])}", "pass one rank"
     for i, (a, b) in enumerate(zip(old[6], new[6], strict=True)):
         if a is not None and a != b:
-            return f"{name} had size {a} in dimension {i}, has {b}", _FEW
+            fix = _SPECIAL if a in (0, 1) or b in (0, 1) else _FEW
+            return f"{name} had size {a} in dimension {i}, has {b}", fix
     if old[7] != new[7]:
         return f"{name} had strides {old[7]}, has {new[7]}", "pass one layout: .contiguous()"
     return f"{name} was {spec_words(old)}, is another kind of tensor", ""
@@ -278,16 +334,18 @@ def _pair(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str
     assert isinstance(guard.expected, Source)
     other = f"`{place(guard.expected)}`"
     if guard.kind == "same":
-        return f"{_name(guard)} and {other} were one object, are two", ""
+        return f"{_name(guard)} and {other} were one object, are two", _ONCE
     if guard.kind == "same_value":
         return f"{_name(guard)} and {other} held the same number, do not any more", ""
-    return f"{_name(guard)} and {other} were two objects, are one", ""
+    return f"{_name(guard)} and {other} were two objects, are one", _ONCE
 
 
 def _class(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
     if isinstance(guard.expected, ClassState):
         for base, name in guard.expected.changed():
-            return f"`{base.__qualname__}.{name}` was set", "set it before"
+            was, now = guard.expected.found[base][name], vars(base)[name]
+            return f"`{base.__qualname__}.{name}` was {shown(was)}, is {shown(now)}", (
+                "none needed: from now on it is read in each call")  # fmt: skip
     return f"an attribute of class {_name(guard)} or of its bases was set", "set it before"
 
 
@@ -298,7 +356,7 @@ def _state(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, st
         new = getter()
     except Exception:
         new = _GONE
-    return f"{getter_words(getter)} was {shown(old)}, is {shown(new)}", ""
+    return f"{getter_words(getter)} was {shown(old)}, is {shown(new)}", _ONCE
 
 
 def _sizes(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
@@ -312,17 +370,25 @@ def _sizes(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, st
             found.append(f"{names[r.symbol]} is {value_of(r, load(r.source, args))}")
         except Exception:  # the input is something else now
             found.append(f"{names[r.symbol]} is not there")
-    return f"`{relation.fact.text(names)}` held, but {' and '.join(found)}", ""
+    said = relation.fact.text(names)
+    is_size = any(r.kind == "size" for r in relation.readings)
+    fix = _SPECIAL if said.startswith("2 <= ") and is_size else (
+        _NUMBER if " == " in said and not is_size else _SETTLES)  # fmt: skip
+    return f"`{said}` held, but {' and '.join(found)}", fix
 
 
 def _predicate(guard: Guard, now: object, args: tuple[object, ...]) -> tuple[str, str]:
     if isinstance(guard.expected, Decided) and guard.source is not None and now is not _GONE:
         name = place(guard.source)
         number = now.item() if isinstance(now, torch.Tensor) else now
-        return f"`{guard.expected.text(name)}` held, but `{name}` is {shown(number)}", ""
+        return f"`{guard.expected.text(name)}` held, but `{name}` is {shown(number)}", (
+            _SETTLES)  # fmt: skip
     if isinstance(guard.expected, Equals | SameNumber):
         words = f"{_name(guard)} was {shown(guard.expected.obj)}, is {shown(now)}"
         return words, "keep it the same"
+    if isinstance(guard.expected, SameElements):
+        old = guard.expected.kind(guard.expected.items)
+        return f"{_name(guard)} was {shown_set(old)}, is {shown_set(now)}", "keep it the same"
     said = getattr(guard.expected, "__name__", guard.expected)
     return f"{said} was true of {_name(guard)}, is not", ""
 

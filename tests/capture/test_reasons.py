@@ -75,11 +75,29 @@ def reason(fn, before, after):
     return miss
 
 
+def counted_in(x, s):
+    return x * 2 if 1 in s else x
+
+
+def hooked():
+    m = nn.Linear(3, 3)
+    m.register_forward_hook(lambda *given: None)
+    return m
+
+
 ONE = torch.ones(3)
 REASONS = {
-    "number": (scaled, (X, 0.5), (X, 0.7), "`scale` was 0.5, is 0.7; pass it as a tensor"),
+    "number": (scaled, (X, 0.5), (X, 0.7), "`scale` was 0.5, is 0.7; none needed: from now on"),
     "number of another type": (scaled, (X, 2), (X, 2.0), "`scale` was 2, is 2.0"),
-    "size": (scaled, (X, 2), (X[:2], 2), "`x` had size 4 in dimension 0, has 2"),
+    "size": (scaled, (X, 2), (X[:2], 2), "`x` had size 4 in dimension 0, has 2; none needed: "
+                                         "unless dynamic=False it is a symbol from now on"),
+    "size of 1": (scaled, (X, 2), (X[:1], 2), "`x` had size 4 in dimension 0, has 1; sizes 0 and 1 "
+                                              "are compiled for themselves"),
+    "set": (counted_in, (X, {1}), (X, {2, 3}), "`s` was {1}, is {2, 3}; keep it the same"),
+    "bool": (scaled, (X, True), (X, False), "`scale` was True, is False; none needed: each of "
+                                            "them is compiled once"),
+    "hook": (lambda x, m: m(x), (X, nn.Linear(3, 3)), (X, hooked()), "`m` had 0 forward hooks, has "
+                                                                     "1; register hooks"),
     "rank": (scaled, (X, 2), (X[0], 2), "`x` had 2 dimensions, has 1"),
     "dtype": (scaled, (X, 2), (X.half(), 2), "`x` was float32, is float16"),
     "layout": (scaled, (torch.ones(3, 4), 2), (torch.ones(4, 3).t(), 2),
@@ -94,7 +112,7 @@ REASONS = {
     "attribute": (counted, (X, Box(1)), (X, Box(2)), "`box.n` was 1, is 2"),
     "type": (counted, (X, Box(1)), (X, Other(1)), "`box` was a Box, is an Other"),
     "slice": (part, (X, slice(0, 2)), (X, slice(0, 3)),
-              "`at` was slice(0, 2, None), is slice(0, 3, None); keep it the same"),
+              "`at.stop` was 2, is 3; none needed: from now on it is an input"),
     "NumPy's number": (part, (X, np.int64(1)), (X, np.int64(2)),
                        "`at` was np.int64(1), is np.int64(2); keep it the same"),
     "one object": (added, (ONE.clone(), ONE), (ONE, ONE), "`x` and `y` were two objects, are one"),

@@ -60,7 +60,7 @@ _hooks: Any = torch._C._autograd
 
 
 @functools.lru_cache(1024)
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
     """Whether this is no user's code. Asked for every guard."""
     return filename.startswith(OWN_CODE)
 
@@ -295,7 +295,7 @@ class Capture:
     def loc(self) -> Loc:
         """The user line being executed: the innermost frame outside of torch's own code."""
         for frame in reversed(self.frames):
-            if not _is_library(frame.code.filename):
+            if not is_library(frame.code.filename):
                 return frame.loc()
         return self.frames[-1].loc() if self.frames else NOWHERE
 
