@@ -136,12 +136,12 @@ def argument(builder: GraphBuilder, target: Any, place: int | str, x: Value,
 # what rounds a number, or computes with it in a wider type, whatever the dtype of its tensors is
 _ROUND = frozenset(("add", "sub", "mul", "div", "truediv", "true_divide", "rsub", "iadd", "isub",
                     "imul", "itruediv", "lt", "le", "gt", "ge", "eq", "ne", "floordiv", "mod",
-                    "floor_divide", "remainder", "fmod", "multiply", "subtract", "divide"))  # fmt: skip
+                    "floor_divide", "remainder", "fmod", "multiply", "subtract", "divide"))
 # what puts a number into a tensor
-_STORE = frozenset(("masked_fill", "where", "full", "full_like", "new_full", "fill", "clamp", "clip",
-                    "clamp_min", "clamp_max", "setitem", "tensor", "scalar_tensor", "as_tensor",
-                    "index_fill", "pad", "constant_pad_nd", "scatter", "hardtanh", "threshold",
-                    "fill_diagonal"))  # fmt: skip
+_STORE = frozenset(("masked_fill", "where", "full", "full_like", "new_full", "fill", "clamp",
+                    "clip", "clamp_min", "clamp_max", "setitem", "tensor", "scalar_tensor",
+                    "as_tensor", "index_fill", "pad", "constant_pad_nd", "scatter", "hardtanh",
+                    "threshold", "fill_diagonal"))  # fmt: skip
 _HOLDS_ALL = (torch.float64, torch.int64, torch.bool)
 # nobody exceeds them with a factor
 _ROOMY = (torch.float32, torch.bfloat16)

@@ -1,12 +1,14 @@
-"""Keys of dicts and elements of sets whose class writes its own __hash__ or __eq__.
+"""Keys of dicts and elements of sets whose class writes its own __hash__ or __eq__, or has them
+written by `dataclass`.
 
-Both are interpreted, at once. Keys of one capture that are equal are filed under one object. How
+Those of the user's are interpreted, at once. Keys of one capture that are equal are filed under one object. How
 often Python asks is not followed, so a class that changes or prints something when it is asked is
 refused.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from typing import Any
 
@@ -80,3 +82,28 @@ def _asked(cap: Capture, fn: Any, *args: Value) -> Any:
         return constant(_inner(cap, fn, *args))
     except NotConstant:
         raise refuse("W107", "a hash or an equality that is no constant", cap.loc()) from None
+
+
+class FieldsKey:
+    """A dict key that is equal to every instance of its class with equal fields."""
+
+    __slots__ = ("fields", "kind")
+
+    def __init__(self, kind: type, fields: tuple[object, ...]) -> None:
+        self.kind = kind
+        self.fields = fields
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.fields))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FieldsKey) and (self.kind, self.fields) == (
+            other.kind, other.fields)  # fmt: skip
+
+
+def hashes_by_fields(kind: type) -> bool:
+    """Whether equality and hash of a class are those that `dataclass` wrote."""
+    if not dataclasses.is_dataclass(kind):
+        return False
+    written = (getattr(kind.__hash__, "__code__", None), getattr(kind.__eq__, "__code__", None))
+    return all(c is not None and c.co_filename == "<string>" for c in written)

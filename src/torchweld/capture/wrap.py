@@ -42,7 +42,7 @@ from torchweld.capture.subclasses import (
     given_simple,
 )
 from torchweld.capture.symbolic import is_varying
-from torchweld.capture.user_keys import UserKey, user_key
+from torchweld.capture.user_keys import FieldsKey, UserKey, hashes_by_fields, user_key
 from torchweld.capture.values.base import (
     ArrayValue,
     BoundValue,
@@ -446,31 +446,6 @@ def wrap_key(cap: Capture, key: object) -> Value:
     raise refuse("W107", f"dict key of type {type(key).__name__}", cap.loc())
 
 
-class FieldsKey:
-    """A dict key that is equal to every instance of its class with equal fields."""
-
-    __slots__ = ("fields", "kind")
-
-    def __init__(self, kind: type, fields: tuple[object, ...]) -> None:
-        self.kind = kind
-        self.fields = fields
-
-    def __hash__(self) -> int:
-        return hash((self.kind, self.fields))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FieldsKey) and (self.kind, self.fields) == (
-            other.kind, other.fields)  # fmt: skip
-
-
-def _hashes_by_fields(kind: type) -> bool:
-    """Whether equality and hash of a class are those that `dataclass` wrote."""
-    if not dataclasses.is_dataclass(kind):
-        return False
-    written = (getattr(kind.__hash__, "__code__", None), getattr(kind.__eq__, "__code__", None))
-    return all(c is not None and c.co_filename == "<string>" for c in written)
-
-
 def file_key(cap: Capture, x: Value) -> object:
     """What a dict or set files the value under. Errors: TypeError for unhashable values."""
     match x:
@@ -498,7 +473,7 @@ def _instance_key(cap: Capture, x: InstanceValue) -> object:
         return weak_key(cap, x)
     if kind.__hash__ is None:
         raise TypeError(f"unhashable type: '{kind.__name__}'")
-    if _hashes_by_fields(kind):
+    if hashes_by_fields(kind):
         fields = []
         for f in dataclasses.fields(kind):
             if f.compare if f.hash is None else f.hash:
