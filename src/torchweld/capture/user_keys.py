@@ -1,9 +1,9 @@
 """Keys of dicts and elements of sets whose class writes its own __hash__ or __eq__, or has them
 written by `dataclass`.
 
-Those of the user's are interpreted, at once. Keys of one capture that are equal are filed under one object. How
-often Python asks is not followed, so a class that changes or prints something when it is asked is
-refused.
+Those of the user's are interpreted, at once. Keys of one capture that are equal are filed under one
+object. How often Python asks is not followed, so a class that changes or prints something when it
+is asked is refused.
 """
 
 from __future__ import annotations
