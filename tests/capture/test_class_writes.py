@@ -185,7 +185,7 @@ def test_the_reason_names_the_attribute():
     compiled(X, node, leaf)
     node.limit = 5
     (miss,) = why_missed(compiled.entries, (X, node, leaf))
-    assert "Node.limit` was set" in miss.text()
+    assert "Node.limit` was 4, is 5" in miss.text()
 
 
 def looks_at_all(x, node, leaf):

@@ -104,7 +104,7 @@ def test_block_in_a_loop():
                 x = opaque(x + i) * 2
         return x
 
-    check(f, (X, []), graphs=4)
+    check(f, (X, []), graphs=3)
 
 
 def test_nested_blocks_and_several_managers():

@@ -177,7 +177,7 @@ def _of_cell(cap: Capture, cell: Mutable, source: Source) -> Iterator[Gone]:
         table = instance_dict(real) or {}
         for name in cell.written:
             at = Item.make(InstanceDict.make(source), name, False)
-            was = table[name] if name in table else getattr(real, name, MISSING)
+            was = table[name] if name in table else _in_slot(real, name)
             if was is not MISSING and not _same(cap, cell.attrs.get(name), was):
                 yield at if name in table else Attr.make(source, name), was
     elif isinstance(cell, GrowingList) and cell.open is not None:
@@ -190,6 +190,14 @@ def _of_cell(cap: Capture, cell: Mutable, source: Source) -> Iterator[Gone]:
     elif isinstance(cell, SetValue) and any(_missing(cap, cell.items.values(), (
             (source, x) for x in real))):
         yield source, real
+
+
+def _in_slot(real: object, name: str) -> object:
+    """What an object has outside of its dict. No code of the user's is run for it."""
+    place: Any = mro_lookup(type(real), name)
+    if isinstance(place, types.MemberDescriptorType | types.GetSetDescriptorType):
+        return getattr(real, name, MISSING)
+    return MISSING
 
 
 def _of_dict(cap: Capture, box: DictValue, source: Source) -> Iterator[Gone]:

@@ -159,7 +159,8 @@ def _slice(cap: Capture, obj: slice, source: Source) -> Value:
         return _equal(cap, obj, source)
     cap.guard("type", source, slice)
     a, b, c = (cap.wrap(x, Attr.make(source, n)) for n, x in parts.items())
-    return SliceValue((a, b, c)) if any(map(is_varying, (a, b, c))) else Const(obj, source)
+    varies = any(map(is_varying, (a, b, c)))
+    return SliceValue((a, b, c), source) if varies else Const(obj, source)
 
 
 def _tensor(cap: Capture, obj: torch.Tensor, source: Source) -> Value:

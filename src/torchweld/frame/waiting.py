@@ -99,13 +99,14 @@ class WaitingGenerator(Generator[Any, Any, Any]):
 
     def throw(self, *error: Any) -> Any:
         place, state = self.place, self.state
+        thrown = [_instance(*error)]
+        error = ()  # no frame that it passes through may hold it: its traceback holds the frame
         if place is not None:
-            thrown = [_instance(*error)]
             self.move(None, ())
             self._real = place.generator(state, raise_thrown, (thrown,))
             if place.how == "yield":
                 return next(self._real)
-        return self._real.throw(*error)
+        return self._real.throw(thrown.pop())
 
     def __del__(self) -> None:
         if self.place is not None and self.place.closes:
@@ -146,8 +147,7 @@ def give(value: Any) -> Any:
 
 
 def raise_thrown(thrown: list[BaseException]) -> None:
-    """What is raised where a frame waits. It is taken out of the list, since no frame that it
-    passes through may hold it: its traceback holds the frame."""
+    """What is raised where a frame waits. It is taken out of the list: see `throw`."""
     raise thrown.pop()
 
 

@@ -465,8 +465,8 @@ class SliceValue(Value):
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: tuple[Value, Value, Value]) -> None:
-        super().__init__(None)
+    def __init__(self, parts: tuple[Value, Value, Value], source: Source | None = None) -> None:
+        super().__init__(source)
         self.parts = parts
 
     def cls(self) -> type:
