@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 
 import numpy as np
@@ -230,3 +231,13 @@ def test_a_decision_about_a_number_is_told_with_both_sides():
         compiled(X, n)
     whats = [m.what for m in why_missed(compiled.entries, (X, 10))]
     assert any("held, but `n` is 10" in w for w in whats), whats
+
+
+def test_looking_for_reasons_makes_no_entries():
+    """Neither does learning from them what varies: a defaultdict makes what is asked for."""
+    torchweld.reset()
+    compiled = torchweld.compile(lambda x, d, on: x * d["k"] if on else x * 2)
+    empty = collections.defaultdict(lambda: 3)
+    compiled(X, collections.defaultdict(int, k=2), True)
+    torch.testing.assert_close(compiled(X, empty, False), X * 2)
+    assert not why_missed(compiled.entries[1:], (X, empty, False)) and not empty

@@ -317,11 +317,12 @@ def _load(source: Source, args: tuple[object, ...], known: dict[Source, object])
             return source.token.obj
         case Item():
             box: Any = load(source.base, args, known)
-            kind: Any = dict if not source.sequence else list if isinstance(box, list) else tuple
-            return kind.__getitem__(box, source.key)
+            if not source.sequence:
+                return entry_of(box, source.key)
+            return (list if isinstance(box, list) else tuple).__getitem__(box, source.key)
         case Keyed():
             table: Any = load(source.base, args, known)
-            return dict.__getitem__(table, load(source.key, args, known))
+            return entry_of(table, load(source.key, args, known))
         case InstanceDict():
             owner = load(source.base, args, known)
             return dict(vars(owner)) if isinstance(owner, type) else (
@@ -342,6 +343,13 @@ def _load(source: Source, args: tuple[object, ...], known: dict[Source, object])
         case Applied():
             return source.fn(load(source.base, args, known))
     raise InternalError(f"no access for {type(source).__name__}")
+
+
+def entry_of(table: dict[Any, Any], key: object) -> object:
+    """What a dict has under a key. Looking makes no entry: dict.__getitem__ asks __missing__."""
+    if not dict.__contains__(table, key):
+        raise KeyError(key)
+    return dict.__getitem__(table, key)
 
 
 def _is_dict_item(source: Source) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchweld.base.loc import Loc
+from torchweld.capture.guard_build import entry_of
 from torchweld.capture.session import Capture
 from torchweld.capture.values.base import (
     BoundValue,
@@ -61,7 +62,7 @@ class Step(NamedTuple):
 def _item(box: Any, rest: tuple[Any, ...]) -> Any:
     key, sequence = rest
     if not sequence:
-        return dict.__getitem__(box, key)
+        return entry_of(box, key)
     return (list if isinstance(box, list) else tuple).__getitem__(box, key)
 
 

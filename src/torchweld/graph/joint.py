@@ -151,24 +151,20 @@ class _Run:
     def backward(self, results: Sequence[Tensor], tangents: Sequence[Tensor]) -> Any:
         """The gradients of the inputs that require grad.
 
-        Errors: Unsupported W201 with what autograd says; eager says it at the backward. Also where
-        results have gradients that lead to no input, but to a view made without a record.
+        Errors: Unsupported W201 with what autograd says; eager says it at the backward.
         """
         ends = [r for r in results if r.requires_grad]
         if not ends:  # only views of inputs do
             return [None] * len(self.wanted)
         self.recorder.backward = True
         try:
-            found = torch.autograd.grad(ends, [self.inputs[i] for i in self.wanted],
-                                        [wrap(t) for t in tangents], allow_unused=True)  # fmt: skip
+            return torch.autograd.grad(ends, [self.inputs[i] for i in self.wanted],
+                                       [wrap(t) for t in tangents], allow_unused=True)  # fmt: skip
         except Unsupported:
             raise
         except Exception as error:
             why = f"backward: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
             raise Unsupported("W201", why) from error
-        if all(g is None for g in found):
-            raise Unsupported("W201", "results that require grad, of which no input gets any")
-        return found
 
 
 def _is_new_leaf(x: Any, inputs: Sequence[Tensor]) -> bool:
