@@ -319,7 +319,8 @@ def _load(source: Source, args: tuple[object, ...], known: dict[Source, object])
             box: Any = load(source.base, args, known)
             if not source.sequence:
                 return entry_of(box, source.key)
-            return (list if isinstance(box, list) else tuple).__getitem__(box, source.key)
+            kind: Any = list if isinstance(box, list) else tuple
+            return kind.__getitem__(box, source.key)
         case Keyed():
             table: Any = load(source.base, args, known)
             return entry_of(table, load(source.key, args, known))
